@@ -1,0 +1,47 @@
+//! The command line: one small file per command.
+
+mod keeper;
+mod serve;
+mod server;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Runs other people's processes, and never loses one, nor a byte they print.
+#[derive(Parser)]
+#[command(name = "procyard", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Runs the supervisor until SIGTERM or ^C.
+    Serve(serve::Serve),
+    /// The server that `serve` starts and restarts; not to be run by hand.
+    #[command(hide = true)]
+    Server(server::Server),
+    /// A keeper whose server connects by itself: for tests and debuggers.
+    #[command(hide = true)]
+    Keeper(keeper::Keeper),
+}
+
+/// Runs the command that was asked for.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    crate::telemetry::init();
+    let done = match cli.command {
+        Command::Serve(serve) => serve.run(),
+        Command::Server(server) => server.run(),
+        Command::Keeper(keeper) => keeper.run(),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            crate::telemetry::say(&format!("procyard: {error}\n"));
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! `procyard server`: started by the keeper, with the link as descriptor 3.
+
+use std::error::Error;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use crate::server;
+
+/// The server that `serve` starts and restarts; not to be run by hand.
+#[derive(clap::Args)]
+pub(super) struct Server {
+    /// How many listening sockets follow the link, from descriptor 4 on.
+    #[arg(long, default_value_t = 0)]
+    listeners: i32,
+}
+
+impl Server {
+    pub(super) fn run(self) -> Result<(), Box<dyn Error>> {
+        let inherited = |fd| {
+            // SAFETY: only asks whether the descriptor is open, and keeps it from children.
+            let open = unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } != -1;
+            // SAFETY: open, and nothing else in this process knows it yet.
+            open.then(|| unsafe { OwnedFd::from_raw_fd(fd) })
+        };
+        let missing = "this command is started by `procyard serve`, with its sockets";
+        let link = UnixStream::from(inherited(3).ok_or(missing)?);
+        let listeners: Option<Vec<OwnedFd>> = (4..4 + self.listeners).map(inherited).collect();
+        server::run(link, listeners.ok_or(missing)?)
+    }
+}

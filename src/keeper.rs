@@ -1,0 +1,159 @@
+//! The keeper: the small process that children belong to.
+//!
+//! It starts processes, captures what they print into rings, types into them, sees them end and
+//! kills their trees; it starts the server and starts it again when it dies. Single-threaded and
+//! synchronous; no network, no disk on its way. It knows nothing of queues, services, timeouts
+//! or owners: all that is the server's, which asks for everything it wants done (`requests`).
+//!
+//! To be read in this order: `turns` is the loop and the state; `requests`, `ending` and `kill`
+//! are what it does; `held` is what it holds; `spawn`, `streams`, `output`, `ring`, `input`,
+//! `terminal`, `reap`, `tree` and `cgroup` are how; `link` and `server` are the other process.
+
+mod cgroup;
+mod ending;
+mod held;
+mod input;
+mod kill;
+mod link;
+mod output;
+mod poller;
+mod reap;
+mod requests;
+mod ring;
+mod server;
+mod spawn;
+mod streams;
+mod terminal;
+mod tree;
+mod turns;
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use rustix::fs::{Mode, OFlags};
+
+use crate::process::Launch;
+use poller::{EventFlags, Poller, Token};
+use server::{Source, Started};
+use spawn::Spawner;
+use turns::Keeper;
+
+/// Descriptors without which a keeper could start but hold hardly a process.
+const LEAST_DESCRIPTORS: u64 = 48;
+
+/// Where the keeper's server comes from.
+pub enum Servers {
+    /// The keeper starts it, with the link as descriptor 3 and these listening sockets from 4 on.
+    Start {
+        /// How.
+        launch: Box<Launch>,
+        /// What it will accept from.
+        listeners: Vec<OwnedFd>,
+    },
+    /// It connects by itself to this socket.
+    Connect(OwnedFd),
+}
+
+/// A process that was made fit to be a keeper.
+pub struct Ground {
+    spawner: Spawner,
+    signals: OwnedFd,
+}
+
+impl Ground {
+    /// Makes this process a keeper: it adopts orphans, holds no descriptor but the standard ones,
+    /// has `/dev/null` for stdin, and reads its signals instead of being interrupted by them. To
+    /// be called first, with a single thread.
+    pub fn take() -> io::Result<Ground> {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+        if let Some(few) = limit.filter(|limit| *limit < LEAST_DESCRIPTORS) {
+            let least = LEAST_DESCRIPTORS;
+            let what =
+                format!("at most {few} open files are allowed, {least} are needed: ulimit -n");
+            return Err(io::Error::other(what));
+        }
+        let null = rustix::fs::open(c"/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        rustix::stdio::dup2_stdin(&null)?;
+        drop(null);
+        // SAFETY: nothing above the standard descriptors was opened by this process yet.
+        unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+        Ok(Ground { spawner: Spawner::new()?, signals: take_signals()? })
+    }
+
+    /// Keeps, until told to stop by SIGTERM or SIGINT and all has ended.
+    pub fn keep(mut self, servers: Servers) -> io::Result<()> {
+        let poller = Poller::new()?;
+        let source = match servers {
+            Servers::Start { launch, listeners } => {
+                let started = Started::new(&launch, listeners);
+                Source::Started(Box::new(started.map_err(io::Error::other)?))
+            }
+            Servers::Connect(listener) => {
+                rustix::fs::fcntl_setfl(&listener, OFlags::NONBLOCK)?;
+                poller.add(&listener, Token::Control, EventFlags::IN)?;
+                Source::Control(listener)
+            }
+        };
+        let cgroups = cgroup::Cgroups::probe(&mut self.spawner);
+        let mut keeper = Keeper {
+            poller,
+            signals: self.signals,
+            spawner: self.spawner,
+            forest: tree::Forest::new(std::process::id().cast_signed()),
+            cgroups,
+            held: held::Table::default(),
+            link: None,
+            source,
+            starts: VecDeque::new(),
+            busy: Vec::new(),
+            kills: Vec::new(),
+            stalled: Vec::new(),
+            retry_at: None,
+            sweep_due: false,
+            serve_due: false,
+            held_back: false,
+            kills_due: false,
+            last_look: Instant::now(),
+            stop: None,
+        };
+        let domain = keeper.kill_domain();
+        tracing::info!(pid = std::process::id(), kill_domain = ?domain, "keeping");
+        keeper.run()
+    }
+}
+
+/// Default dispositions and all signals blocked, so that a child has nothing to undo but the
+/// mask; those that mean something are read from a descriptor. Faults stay as they are.
+fn take_signals() -> io::Result<OwnedFd> {
+    let check = |result| if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
+    // SAFETY: changes this process's own dispositions and mask, before any handler was installed
+    // that anything relies on; the structures are initialized by the calls that take them.
+    unsafe {
+        // The kernel's structure, all zero: default, without flags. Not through libc, which refuses
+        // its own two signals, that its posix_spawn may have left ignored.
+        let action = [0_usize; 4];
+        for signal in 1..=64 {
+            // KILL and STOP refuse, and are default already.
+            let none = std::ptr::null_mut::<libc::c_void>();
+            libc::syscall(libc::SYS_rt_sigaction, signal, action.as_ptr(), none, 8);
+        }
+        let mut blocked: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut blocked);
+        let faults = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGABRT];
+        for signal in faults.into_iter().chain([libc::SIGTRAP, libc::SIGSYS, libc::SIGTSTP]) {
+            libc::sigdelset(&raw mut blocked, signal);
+        }
+        check(libc::sigprocmask(libc::SIG_SETMASK, &raw const blocked, std::ptr::null_mut()))?;
+        let mut read: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut read);
+        for signal in [libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+            libc::sigaddset(&raw mut read, signal);
+        }
+        let fd = libc::signalfd(-1, &raw const read, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC);
+        check(if fd >= 0 { 0 } else { -1 })?;
+        Ok(std::os::fd::FromRawFd::from_raw_fd(fd))
+    }
+}

@@ -1,0 +1,210 @@
+//! Cgroup v2 leaves: a process and all it ever forks in one place, ended in one stroke.
+//!
+//! Owns one directory below the keeper's own cgroup and the leaves in it. Used where the kernel
+//! has `cgroup.kill` and the keeper may write there; elsewhere there is no `Cgroups`.
+//!
+//! Making and removing a leaf takes longer than the rest of a start on the keeper's side, so an
+//! empty one is used again.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+
+use super::spawn::Spawner;
+
+/// Empty leaves that are kept for the next processes.
+const MAX_FREE: usize = 64;
+
+/// Leaves that are looked at in one sweep, to see whether they have become empty.
+const MOST_SWEPT: usize = 4;
+
+/// A leaf.
+#[derive(Debug)]
+pub(super) struct Leaf {
+    number: u64,
+    /// It is not used again: kernels since 6.14 count the kills of a cgroup and kill whoever is
+    /// cloned into it from one with another count.
+    killed: bool,
+}
+
+/// The keeper's own part of the cgroup tree.
+pub(super) struct Cgroups {
+    base: PathBuf,
+    /// Locked as long as this keeper lives, so that the next one can tell what is left over.
+    _lock: OwnedFd,
+    made: u64,
+    /// Empty leaves.
+    free: Vec<Leaf>,
+    /// Leaves of released processes whose descendants live on.
+    occupied: VecDeque<Leaf>,
+}
+
+impl Cgroups {
+    /// Finds out whether leaves can be made here and processes can begin in them, by trying. What
+    /// a keeper that was killed left behind is ended and removed.
+    pub(super) fn probe(spawner: &mut Spawner) -> Option<Cgroups> {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+        let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+        let own = own_directory(&mounts, &groups)?;
+        remove_abandoned(&own);
+        // Until it is locked, another keeper may take it for abandoned: then with another name.
+        let (base, _lock) = (0..3).find_map(|_| {
+            let base = own.join(format!("procyard-{}", uuid::Uuid::now_v7()));
+            fs::create_dir(&base).ok()?;
+            lock(&base).map(|lock| (base, lock))
+        })?;
+        let mut cgroups =
+            Cgroups { base, _lock, made: 0, free: Vec::new(), occupied: VecDeque::new() };
+        let (leaf, fd) = cgroups.take().ok()?;
+        let usable = cgroups.path(&leaf).join("cgroup.kill").exists() && spawner.can_begin_in(&fd);
+        cgroups.give_back(leaf, true);
+        // Dropped, it takes its directory along.
+        usable.then_some(cgroups)
+    }
+
+    /// An empty leaf, and its descriptor for a process to begin in.
+    pub(super) fn take(&mut self) -> io::Result<(Leaf, OwnedFd)> {
+        let leaf = match self.free.pop() {
+            Some(leaf) => leaf,
+            None => {
+                self.made += 1;
+                let leaf = Leaf { number: self.made, killed: false };
+                fs::create_dir(self.path(&leaf))?;
+                leaf
+            }
+        };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(self.path(&leaf), flags, Mode::empty())?;
+        Ok((leaf, fd))
+    }
+
+    /// Takes back the leaf of a process that has ended. `certain`: nobody can be in it; else the
+    /// kernel is asked.
+    pub(super) fn give_back(&mut self, leaf: Leaf, certain: bool) {
+        let room = !leaf.killed && self.free.len() < MAX_FREE;
+        if room && (certain || self.is_empty(&leaf)) {
+            self.free.push(leaf);
+        } else {
+            self.occupied.push_back(leaf);
+            self.sweep();
+        }
+    }
+
+    /// Removes leaves that have become empty, looking at a few.
+    pub(super) fn sweep(&mut self) {
+        for _ in 0..self.occupied.len().min(MOST_SWEPT) {
+            let Some(leaf) = self.occupied.pop_front() else { return };
+            let path = self.path(&leaf);
+            visit(&path, &mut |directory| drop(fs::remove_dir(directory)));
+            if path.exists() {
+                self.occupied.push_back(leaf);
+            }
+        }
+    }
+
+    /// Kills all that is in the leaf.
+    pub(super) fn kill(&self, leaf: &mut Leaf) {
+        leaf.killed = true;
+        let _ = fs::write(self.path(leaf).join("cgroup.kill"), "1");
+    }
+
+    /// Who is in the leaf, or in a cgroup that was made below it.
+    pub(super) fn pids(&self, leaf: &Leaf) -> Vec<i32> {
+        let mut pids = Vec::new();
+        visit(&self.path(leaf), &mut |directory| {
+            let list = fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
+            pids.extend(list.lines().filter_map(|pid| pid.parse::<i32>().ok()));
+        });
+        pids
+    }
+
+    /// Whether a process is in the leaf, or in a cgroup below it.
+    pub(super) fn holds(&self, leaf: &Leaf, pid: i32) -> bool {
+        let name = self.base.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+        let within = format!("/{name}/{}/", leaf.number);
+        let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        let own = groups.lines().find_map(|line| line.strip_prefix("0::"));
+        own.is_some_and(|own| format!("{own}/").contains(&within))
+    }
+
+    /// Whether nobody lives in the leaf, nor below it.
+    pub(super) fn is_empty(&self, leaf: &Leaf) -> bool {
+        let events = fs::read_to_string(self.path(leaf).join("cgroup.events"));
+        events.is_ok_and(|events| events.lines().any(|line| line == "populated 0"))
+    }
+
+    fn path(&self, leaf: &Leaf) -> PathBuf {
+        self.base.join(leaf.number.to_string())
+    }
+}
+
+impl Drop for Cgroups {
+    fn drop(&mut self) {
+        visit(&self.base, &mut |directory| drop(fs::remove_dir(directory)));
+    }
+}
+
+/// Locks a directory, unless another living keeper has.
+fn lock(directory: &Path) -> Option<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(directory, flags, Mode::empty()).ok()?;
+    flock(&fd, FlockOperation::NonBlockingLockExclusive).ok().map(|()| fd)
+}
+
+/// Ends and removes what keepers left that could not clean up. The lock tells, not the pid, which
+/// may be of another namespace.
+fn remove_abandoned(own: &Path) {
+    for entry in fs::read_dir(own).into_iter().flatten().flatten() {
+        let named = entry.file_name().to_str().is_some_and(|name| name.starts_with("procyard-"));
+        let Some(_lock) = named.then(|| lock(&entry.path())).flatten() else { continue };
+        let _ = fs::write(entry.path().join("cgroup.kill"), "1");
+        // What was just killed may take a moment; then the next keeper removes it.
+        visit(&entry.path(), &mut |directory| drop(fs::remove_dir(directory)));
+    }
+}
+
+/// Calls `f` for every cgroup below a directory, deepest first, then for itself.
+fn visit(directory: &Path, f: &mut dyn FnMut(&Path)) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            visit(&entry.path(), f);
+        }
+    }
+    f(directory);
+}
+
+/// The directory of the keeper's own cgroup, from mountinfo and /proc/self/cgroup.
+fn own_directory(mounts: &str, groups: &str) -> Option<PathBuf> {
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
+    let mount = mounts.lines().find(|line| line.contains(" - cgroup2 "))?;
+    let mut fields = mount.split(' ').skip(3);
+    let (root, point) = (fields.next()?, fields.next()?);
+    let inside = Path::new(own).strip_prefix(root).ok()?;
+    Some(Path::new(point).join(inside))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_own_cgroup_is_found_in_unified_hybrid_and_bind_mounts() {
+        let line = |root: &str, point: &str| {
+            format!(
+                "20 1 0:5 / /proc rw - proc proc rw\n35 26 0:30 {root} {point} rw,relatime shared:9 - cgroup2 cgroup2 rw\n"
+            )
+        };
+        let found = |root, point, groups| own_directory(&line(root, point), groups);
+        let unified = found("/", "/sys/fs/cgroup", "0::/user.slice/a.scope\n");
+        assert_eq!(unified, Some("/sys/fs/cgroup/user.slice/a.scope".into()));
+        let hybrid = found("/", "/sys/fs/cgroup/unified", "4:memory:/x\n0::/\n");
+        assert_eq!(hybrid, Some("/sys/fs/cgroup/unified/".into()));
+        let bound = found("/pods/p1", "/sys/fs/cgroup", "0::/pods/p1/c\n");
+        assert_eq!(bound, Some("/sys/fs/cgroup/c".into()));
+        assert_eq!(found("/pods/p1", "/sys/fs/cgroup", "4:memory:/\n"), None);
+    }
+}

@@ -1,0 +1,181 @@
+//! Ends: of processes, of orphans, of the server and of the keeper itself.
+//!
+//! The end of a process, in this order and without a timer: the zombie is seen and kept, so that
+//! its pid and group stay its own; what it printed is drained; descendants that live on are
+//! found; the exit is recorded with the final cursor; then it is reaped.
+
+use std::time::{Duration, Instant};
+
+use super::kill::Kill;
+use super::reap::{self, Zombie};
+use super::server::Source;
+use super::tree::{self, Member};
+use super::turns::{BUDGET, KILL_TICK, Keeper, wall_clock};
+use crate::process::Exit;
+use crate::protocol::pb;
+
+/// How long the server may take to end what runs, once the keeper was told to stop.
+const STOP: Duration = Duration::from_secs(20);
+/// How long what was killed may take to be gone.
+const LAST: Duration = Duration::from_secs(5);
+
+/// The keeper was told to stop.
+pub(super) enum Stop {
+    /// The server is ending what runs.
+    Asked { until: Instant },
+    /// Everything left is being killed.
+    Killing { until: Instant },
+}
+
+impl Stop {
+    pub(super) fn due(&self, now: Instant) -> Duration {
+        match self {
+            Stop::Asked { until } => until.saturating_duration_since(now),
+            Stop::Killing { .. } => KILL_TICK,
+        }
+    }
+}
+
+impl Keeper {
+    /// SIGCHLD: someone ended. SIGTERM and SIGINT: stop; a second one hurries.
+    pub(super) fn read_signals(&mut self) {
+        let mut info = [0; 32 * size_of::<libc::signalfd_siginfo>()];
+        let len = rustix::io::read(&self.signals, &mut info).unwrap_or(0);
+        for one in info[..len].chunks_exact(size_of::<libc::signalfd_siginfo>()) {
+            // The number of the signal is the first field.
+            match i32::from_ne_bytes([one[0], one[1], one[2], one[3]]) {
+                libc::SIGCHLD => self.sweep_due = true,
+                libc::SIGTERM | libc::SIGINT => self.ask_to_stop(),
+                signal => tracing::info!(signal, "ignored; SIGTERM and SIGINT stop"),
+            }
+        }
+    }
+
+    /// Sees to all that have ended, as far as the budget of a turn goes.
+    pub(super) fn sweep(&mut self) {
+        if !std::mem::take(&mut self.sweep_due) {
+            return;
+        }
+        let begin = Instant::now();
+        self.kills_due = true;
+        while let Some(zombie) = reap::peek() {
+            if let Some(key) = self.held.by_pid(zombie.pid) {
+                self.finish(key, zombie);
+            } else {
+                reap::reap(zombie.pid);
+                self.forest.forget(zombie.pid);
+                if self.held.server == Some(zombie.pid) {
+                    self.server_ended(&zombie);
+                }
+            }
+            if begin.elapsed() > BUDGET {
+                self.sweep_due = true;
+                return;
+            }
+        }
+        if let Some(cgroups) = &mut self.cgroups {
+            cgroups.sweep();
+        }
+    }
+
+    fn finish(&mut self, key: u64, zombie: Zombie) {
+        let time = wall_clock();
+        let lingering = self.lingering(key);
+        let Some(held) = self.held.get_mut(key) else { return };
+        held.drain(time, &self.poller);
+        held.end_input(&self.poller);
+        let Zombie { pid, status, core_dumped, usage } = zombie;
+        held.exit = Some(Box::new(Exit {
+            status,
+            core_dumped,
+            time,
+            usage,
+            final_seq: held.sink.next_seq(),
+            lingering: lingering.iter().map(Member::describe).collect(),
+        }));
+        let leaf = held.leaf.take_if(|_| lingering.is_empty());
+        reap::reap(pid);
+        self.held.reaped(key);
+        if let (Some(cgroups), Some(leaf)) = (&mut self.cgroups, leaf) {
+            cgroups.give_back(leaf, true);
+        }
+        // A descendant may go on printing into a ring that has room again.
+        self.resume(key);
+        self.held.has_news(key);
+    }
+
+    /// Who lives on after a process. Its leaf knows at once that nobody does; without one, the
+    /// keeper's children are looked through for orphans, without any of which nobody does either.
+    fn lingering(&mut self, key: u64) -> Vec<Member> {
+        let leaf = self.held.get(key).and_then(|held| held.leaf.as_ref());
+        if let (Some(cgroups), Some(leaf)) = (&self.cgroups, leaf)
+            && cgroups.is_empty(leaf)
+        {
+            return Vec::new();
+        }
+        self.forest.refresh(&self.held, false);
+        if self.forest.is_empty() { Vec::new() } else { self.members(key) }
+    }
+
+    fn server_ended(&mut self, zombie: &Zombie) {
+        self.held.server = None;
+        if self.stop.is_none() {
+            tracing::warn!(pid = zombie.pid, status = ?zombie.status, "the server died");
+        }
+        if let Source::Started(started) = &mut self.source {
+            started.ended(Instant::now());
+        }
+    }
+
+    fn ask_to_stop(&mut self) {
+        let now = Instant::now();
+        match (&mut self.stop, &mut self.link) {
+            (None, Some(link)) => {
+                tracing::info!("stopping; a second signal hurries");
+                link.push(pb::from_keeper::Body::Shutdown(pb::Shutdown {}), Vec::new());
+                self.stop = Some(Stop::Asked { until: now + STOP });
+            }
+            // Nobody is there to be asked.
+            (None, None) => self.stop = Some(Stop::Asked { until: now }),
+            (Some(Stop::Asked { until }), _) => *until = now,
+            (Some(Stop::Killing { .. }), _) => {}
+        }
+    }
+
+    /// When the server has ended what it could, or its time is up: kills what is left.
+    pub(super) fn advance_stop(&mut self) {
+        let now = Instant::now();
+        match &self.stop {
+            Some(Stop::Asked { until }) if self.link.is_none() || *until <= now => {}
+            _ => return,
+        }
+        self.stop = Some(Stop::Killing { until: now + LAST });
+        if let Some(server) = self.held.server {
+            // Our child and not reaped: the pid is its own.
+            // SAFETY: sends a signal; touches no memory.
+            unsafe { libc::kill(server, libc::SIGKILL) };
+        }
+        for key in self.held.keys() {
+            self.kills.push(Kill::new(key, None));
+        }
+        self.kills_due = true;
+    }
+
+    /// Everything has ended, or would not in time.
+    pub(super) fn stopped(&mut self) -> bool {
+        let Some(Stop::Killing { until }) = &self.stop else { return false };
+        if Instant::now() >= *until {
+            return true;
+        }
+        if !self.kills.is_empty() || self.held.server.is_some() {
+            return false;
+        }
+        // Those that no process could be found for.
+        self.forest.refresh(&self.held, true);
+        let left = self.forest.everyone();
+        for member in &left {
+            tree::signal(member, libc::SIGKILL);
+        }
+        left.is_empty()
+    }
+}

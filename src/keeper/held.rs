@@ -1,0 +1,298 @@
+//! The processes that the keeper holds: the living, and the finished until they are released.
+//!
+//! Owns the table and one entry's state. An entry knows what the server was told of it, so that
+//! a report is made from the state and no queue of news exists.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use super::cgroup::Leaf;
+use super::input::Input;
+use super::output::{Output, Pumped, Sink};
+use super::poller::Poller;
+use super::ring::Writer;
+use super::spawn::Child;
+use super::streams::Streams;
+use super::terminal::Terminal;
+use super::tree::Known;
+use super::turns::wall_clock;
+use crate::process::{Exit, Launch};
+use crate::protocol::pb;
+
+/// Most processes held at once, living and finished. The server releases finished ones long
+/// before; the bound keeps a mistake there from taking the keeper's memory.
+pub(super) const MAX_HELD: usize = 65_536;
+
+/// How long news of a flood may wait for more of it.
+const BULK_NEWS: Duration = Duration::from_micros(500);
+
+/// One process.
+pub(super) struct Held {
+    pub(super) id: Box<str>,
+    pub(super) run: u32,
+    pub(super) pid: i32,
+    /// None once it was reaped: from then on the pid may be another's.
+    pub(super) pidfd: Option<OwnedFd>,
+    pub(super) start_time: u64,
+    pub(super) on_terminal: bool,
+    /// Until it has ended: terminals are scarce.
+    pub(super) terminal: Option<Terminal>,
+    /// stdout or the terminal, and stderr; none when ended.
+    pub(super) outputs: [Option<Output>; 2],
+    pub(super) input: Input,
+    pub(super) sink: Sink,
+    pub(super) exit: Option<Box<Exit>>,
+    /// Its leaf in the cgroup tree, until it has ended and left nobody there.
+    pub(super) leaf: Option<Leaf>,
+    told: Told,
+}
+
+/// What the server was told.
+#[derive(Default)]
+struct Told {
+    /// It stands in the list of those with news.
+    listed: bool,
+    ring: bool,
+    exit: bool,
+}
+
+impl Held {
+    /// A process that was just started.
+    pub(super) fn new(launch: &Launch, child: Child, streams: Streams, leaf: Option<Leaf>) -> Held {
+        let Streams { terminal, outputs, input, child: _ } = streams;
+        Held {
+            id: launch.id.as_str().into(),
+            run: launch.run,
+            pid: child.pid,
+            pidfd: Some(child.pidfd),
+            start_time: wall_clock(),
+            on_terminal: terminal.is_some(),
+            terminal,
+            outputs,
+            input,
+            sink: Sink::new(launch.ring_bytes, launch.overflow, launch.first_seq),
+            exit: None,
+            leaf,
+            told: Told::default(),
+        }
+    }
+
+    /// Nothing can write to its outputs any more.
+    fn drained(&self) -> bool {
+        self.exit.is_some() && self.outputs.iter().all(Option::is_none)
+    }
+
+    /// Reads one output once, and lets go of it when it has ended.
+    pub(super) fn pump(&mut self, output: usize, time: u64, poller: &Poller) -> Pumped {
+        let Some(source) = &mut self.outputs[output] else { return Pumped::Empty };
+        let pumped = source.pump(&mut self.sink, time);
+        if pumped == Pumped::Ended {
+            self.end_output(output, poller);
+        }
+        pumped
+    }
+
+    /// Nobody can write to an output any more. Closing alone would not end the watch: a terminal
+    /// stays open through other descriptors, and would be reported as ended for ever.
+    pub(super) fn end_output(&mut self, output: usize, poller: &Poller) {
+        if let Some(output) = self.outputs[output].take() {
+            poller.remove(&output.fd);
+        }
+        self.terminal = None;
+    }
+
+    /// Nothing can be typed any more.
+    pub(super) fn end_input(&mut self, poller: &Poller) {
+        if let Some(fd) = self.input.fd() {
+            poller.remove(fd);
+        }
+        self.input.close();
+    }
+
+    /// Reads all that was written before the exit: until there is nothing, or until as much was
+    /// read as the pipe can have held, since a descendant may go on writing for ever.
+    pub(super) fn drain(&mut self, time: u64, poller: &Poller) {
+        self.sink.open_exit_room();
+        for output in 0..self.outputs.len() {
+            let mut left = self.outputs[output].as_ref().map_or(0, Output::most_unread);
+            while let Pumped::Bytes(len) | Pumped::Bulk(len) = self.pump(output, time, poller) {
+                if len >= left {
+                    break;
+                }
+                left -= len;
+            }
+        }
+        if let Some(terminal) = &mut self.terminal {
+            terminal.release();
+            self.pump(0, time, poller);
+        }
+    }
+
+    /// What the server should know, and the ring's descriptor if it has not got it yet.
+    pub(super) fn report(&mut self, key: u64, adoption: bool) -> (pb::Report, Option<Rc<OwnedFd>>) {
+        if adoption {
+            self.told = Told::default();
+        }
+        self.told.listed = false;
+        let ring = self.sink.ring.as_ref().filter(|_| !self.told.ring).map(Writer::fd);
+        self.told.ring |= ring.is_some();
+        let exit = self.exit.as_ref().filter(|_| !self.told.exit).map(|exit| exit.as_ref().clone());
+        self.told.exit |= exit.is_some();
+        let held = adoption.then(|| pb::Held {
+            id: self.id.to_string(),
+            run: self.run,
+            pid: self.pid.cast_unsigned(),
+            start_time: self.start_time,
+            terminal: self.on_terminal,
+        });
+        let report = pb::Report {
+            key,
+            held,
+            ring: ring.is_some(),
+            next_seq: self.sink.next_seq(),
+            input: Some(self.input.state().into()),
+            exit: exit.map(Into::into),
+            drained: self.drained(),
+        };
+        (report, ring)
+    }
+}
+
+/// All of them.
+#[derive(Default)]
+pub(super) struct Table {
+    held: HashMap<u64, Held>,
+    by_pid: HashMap<i32, u64>,
+    by_id: HashMap<Box<str>, u64>,
+    /// Those with news for the server, the oldest first.
+    news: VecDeque<u64>,
+    /// Those of which more of the same will be told soon, and when it is to be told at last.
+    bulk_news: BTreeSet<u64>,
+    bulk_due: Option<Instant>,
+    last_key: u64,
+    /// The server's pid, which is no process of the table.
+    pub(super) server: Option<i32>,
+}
+
+impl Table {
+    /// The number for the next process.
+    pub(super) fn next_key(&mut self) -> u64 {
+        self.last_key += 1;
+        self.last_key
+    }
+
+    pub(super) fn insert(&mut self, key: u64, held: Held) {
+        self.by_pid.insert(held.pid, key);
+        self.by_id.insert(held.id.clone(), key);
+        self.held.insert(key, held);
+    }
+
+    pub(super) fn get(&self, key: u64) -> Option<&Held> {
+        self.held.get(&key)
+    }
+
+    pub(super) fn get_mut(&mut self, key: u64) -> Option<&mut Held> {
+        self.held.get_mut(&key)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    pub(super) fn keys(&self) -> Vec<u64> {
+        let mut keys: Vec<u64> = self.held.keys().copied().collect();
+        keys.sort_unstable();
+        keys
+    }
+
+    /// Descriptors that the rings to come may need at most.
+    pub(super) fn rings_to_come(&self) -> usize {
+        self.by_pid.len()
+    }
+
+    /// The newest run of this id that is held.
+    pub(super) fn newest(&self, id: &str) -> Option<(u64, &Held)> {
+        let key = *self.by_id.get(id)?;
+        self.held.get(&key).map(|held| (key, held))
+    }
+
+    pub(super) fn by_pid(&self, pid: i32) -> Option<u64> {
+        self.by_pid.get(&pid).copied()
+    }
+
+    /// It was reaped: its pid means nothing from here on.
+    pub(super) fn reaped(&mut self, key: u64) {
+        if let Some(held) = self.held.get_mut(&key) {
+            held.pidfd = None;
+            self.by_pid.remove(&held.pid);
+        }
+    }
+
+    pub(super) fn remove(&mut self, key: u64) -> Option<Held> {
+        let held = self.held.remove(&key)?;
+        if self.by_id.get(&held.id) == Some(&key) {
+            self.by_id.remove(&held.id);
+        }
+        Some(held)
+    }
+
+    /// The server is to be told of it.
+    pub(super) fn has_news(&mut self, key: u64) {
+        if let Some(held) = self.held.get_mut(&key)
+            && !std::mem::replace(&mut held.told.listed, true)
+        {
+            self.news.push_back(key);
+        }
+    }
+
+    /// The server is to be told of it, but not each time: it prints faster than is worth telling.
+    pub(super) fn has_bulk_news(&mut self, key: u64) {
+        self.bulk_news.insert(key);
+        self.bulk_due.get_or_insert_with(|| Instant::now() + BULK_NEWS);
+    }
+
+    /// When the news that can wait is to be told.
+    pub(super) fn bulk_news_due(&self) -> Option<Instant> {
+        self.bulk_due
+    }
+
+    /// Takes some of those with news.
+    pub(super) fn take_news(&mut self, most: usize) -> Vec<u64> {
+        if self.bulk_due.take_if(|due| *due <= Instant::now()).is_some() {
+            for key in std::mem::take(&mut self.bulk_news) {
+                self.has_news(key);
+            }
+        }
+        self.news.drain(..most.min(self.news.len())).collect()
+    }
+
+    /// Nobody is there to be told; an adoption will tell it all.
+    pub(super) fn forget_news(&mut self) {
+        (self.bulk_news, self.bulk_due) = (BTreeSet::new(), None);
+        for key in std::mem::take(&mut self.news) {
+            if let Some(held) = self.held.get_mut(&key) {
+                held.told.listed = false;
+            }
+        }
+    }
+}
+
+impl Known for Table {
+    fn own(&self) -> usize {
+        self.by_pid.len() + usize::from(self.server.is_some())
+    }
+
+    fn is_own(&self, pid: i32) -> bool {
+        self.by_pid.contains_key(&pid) || self.server == Some(pid)
+    }
+
+    fn led_by(&self, leader: i32) -> Option<u64> {
+        self.by_pid(leader)
+    }
+
+    fn named(&self, id: &str) -> Option<u64> {
+        self.by_id.get(id).copied()
+    }
+}

@@ -1,0 +1,107 @@
+//! What the keeper waits for: epoll, and whose descriptor each is.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+
+pub(super) use epoll::EventFlags;
+
+/// Whose descriptor it is that something happened to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Token {
+    Signals,
+    Link,
+    Control,
+    /// An output of a process.
+    Output(u64, usize),
+    /// The input of a process, which has room.
+    Input(u64),
+}
+
+impl Token {
+    fn pack(self) -> epoll::EventData {
+        epoll::EventData::new_u64(match self {
+            Token::Signals => 0,
+            Token::Link => 1,
+            Token::Control => 2,
+            Token::Output(key, output) => key << 2 | output as u64,
+            Token::Input(key) => key << 2 | 2,
+        })
+    }
+
+    /// Keys begin with 1, so that the numbers below 4 are free.
+    fn unpack(data: epoll::EventData) -> Token {
+        let number = data.u64();
+        match (number >> 2, number & 3) {
+            (0, 0) => Token::Signals,
+            (0, 1) => Token::Link,
+            (0, _) => Token::Control,
+            (key, 2) => Token::Input(key),
+            (key, output) => Token::Output(key, output as usize & 1),
+        }
+    }
+}
+
+pub(super) struct Poller {
+    epoll: OwnedFd,
+    events: Vec<epoll::Event>,
+}
+
+impl Poller {
+    /// Most events taken at once.
+    const TURN: usize = 256;
+
+    pub(super) fn new() -> io::Result<Poller> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        Ok(Poller { epoll, events: Vec::with_capacity(Poller::TURN) })
+    }
+
+    pub(super) fn add(&self, fd: impl AsFd, token: Token, flags: EventFlags) -> Result<(), Errno> {
+        epoll::add(&self.epoll, fd, token.pack(), flags)
+    }
+
+    pub(super) fn modify(&self, fd: impl AsFd, token: Token, flags: EventFlags) {
+        let _ = epoll::modify(&self.epoll, fd, token.pack(), flags);
+    }
+
+    pub(super) fn remove(&self, fd: impl AsFd) {
+        let _ = epoll::delete(&self.epoll, fd);
+    }
+
+    /// Waits, for ever without a timeout, and returns what happened.
+    pub(super) fn wait(
+        &mut self,
+        timeout: Option<Duration>,
+    ) -> io::Result<Vec<(Token, EventFlags)>> {
+        let timeout = timeout.map(|timeout| Timespec {
+            tv_sec: timeout.as_secs().cast_signed(),
+            tv_nsec: timeout.subsec_nanos().into(),
+        });
+        self.events.clear();
+        let buffer = rustix::buffer::spare_capacity(&mut self.events);
+        match epoll::wait(&self.epoll, buffer, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        Ok(self.events.iter().map(|event| (Token::unpack(event.data), event.flags)).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_comes_back_as_it_was() {
+        let max = u64::MAX >> 2;
+        let tokens =
+            [Token::Signals, Token::Link, Token::Control, Token::Input(1), Token::Input(max)];
+        let outputs = [1, 77, max].map(|key| [Token::Output(key, 0), Token::Output(key, 1)]);
+        for token in tokens.into_iter().chain(outputs.into_iter().flatten()) {
+            assert_eq!(Token::unpack(token.pack()), token);
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! Starting processes without a fork of anything large.
+//!
+//! Owns what a start needs beforehand: C strings, candidate paths, the stack that the child
+//! borrows and the three descriptor slots. `clone` makes the child, `child` is what runs in it
+//! until the exec. Decides nothing about the process: a [`Launch`] says it all.
+//!
+//! The child shares the keeper's memory and descriptor table until it execs, while the keeper is
+//! suspended: neither pages nor descriptors are copied, however many there are, and a failed
+//! step is an errno in shared memory, known when the call returns.
+
+mod child;
+mod clone;
+
+use std::ffi::{CString, c_char};
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::ptr;
+
+use rustix::io::{DupFlags, Errno};
+use rustix::process::{Resource, getpid, getrlimit, setrlimit};
+
+use crate::process::{Launch, Refused, User};
+use child::{Plan, Step};
+
+pub(super) use child::Failure;
+
+/// Name of the variable that has the id of a process, in it and in all its descendants.
+pub(super) const COOKIE: &[u8] = b"PROCYARD_ID";
+
+/// Starts processes, one at a time.
+pub(super) struct Spawner {
+    stack: clone::Stack,
+    /// Descriptors 3, 4 and 5. A child's streams are put there before it is made, so that it
+    /// takes over a table of six, not of thousands.
+    slots: [OwnedFd; 3],
+    /// What the soft limit of descriptors was before the keeper raised its own.
+    descriptors: (u64, u64),
+    /// The keeper's own adjustment differs from 0, which children get.
+    adjust_oom: bool,
+}
+
+/// A process that was just started.
+pub(super) struct Child {
+    pub(super) pid: i32,
+    pub(super) pidfd: OwnedFd,
+}
+
+/// The child's ends of its streams. No stdin: `/dev/null`; no stderr: as stdout.
+pub(super) struct Ends<'a> {
+    pub(super) stdin: Option<BorrowedFd<'a>>,
+    pub(super) stdout: BorrowedFd<'a>,
+    pub(super) stderr: Option<BorrowedFd<'a>>,
+    /// They are a terminal, which becomes the controlling one.
+    pub(super) terminal: bool,
+}
+
+impl Spawner {
+    /// Takes the slots and raises the limit of descriptors. Descriptors 0 to 2 are open, 0 is
+    /// `/dev/null`, and nothing else is: so the slots are 3 to 5.
+    pub(super) fn new() -> io::Result<Spawner> {
+        let null = || {
+            rustix::fs::open(c"/dev/null", rustix::fs::OFlags::CLOEXEC, rustix::fs::Mode::empty())
+        };
+        let slots = [null()?, null()?, null()?];
+        let limit = getrlimit(Resource::Nofile);
+        let (soft, hard) = (limit.current.unwrap_or(u64::MAX), limit.maximum.unwrap_or(u64::MAX));
+        setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, ..limit })?;
+        let score = fs::read_to_string("/proc/self/oom_score_adj").unwrap_or_default();
+        Ok(Spawner {
+            stack: clone::Stack::new()?,
+            slots,
+            descriptors: (soft, hard),
+            adjust_oom: score.trim() != "0",
+        })
+    }
+
+    /// Most descriptors that the keeper itself may have open.
+    pub(super) fn descriptor_limit(&self) -> u64 {
+        self.descriptors.1
+    }
+
+    /// Starts a process with these streams, in this cgroup if there is one.
+    pub(super) fn spawn(
+        &mut self,
+        program: &Program,
+        ends: &Ends<'_>,
+        cgroup: Option<BorrowedFd<'_>>,
+    ) -> Result<Child, Failure> {
+        let null = rustix::stdio::stdin();
+        let mut sources = [null.as_raw_fd(); 3];
+        let wanted = [ends.stdin, Some(ends.stdout), ends.stderr];
+        for (n, stream) in wanted.iter().enumerate() {
+            sources[n] = match stream {
+                Some(stream) => {
+                    rustix::io::dup3(stream, &mut self.slots[n], DupFlags::CLOEXEC)
+                        .map_err(Failure::of_descriptors)?;
+                    self.slots[n].as_raw_fd()
+                }
+                None if n == 2 => sources[1],
+                None => sources[n],
+            };
+        }
+        let plan = Plan {
+            sources: &sources,
+            keep_below: 1 + self.slots[2].as_raw_fd().cast_unsigned(),
+            terminal: ends.terminal,
+            die_with_keeper: true,
+        };
+        let child = self.start(program, &plan, cgroup);
+        for slot in &mut self.slots {
+            // Cannot fail: both are open. It lets go of the child's end, whose close is the EOF.
+            let _ = rustix::io::dup3(null, slot, DupFlags::CLOEXEC);
+        }
+        child
+    }
+
+    /// Whether a child can be made in this cgroup, shown by one that gets as far as its exec.
+    /// Container runtimes filter the call away, a threaded cgroup takes nobody, and where kills
+    /// are counted a child may be killed at birth.
+    pub(super) fn can_begin_in(&mut self, cgroup: &OwnedFd) -> bool {
+        let null = rustix::stdio::stdin();
+        let ends = Ends { stdin: None, stdout: null, stderr: None, terminal: false };
+        let Ok(directory) = Program::new(&Launch::new("probe", ["/"])) else { return false };
+        let tried = self.spawn(&directory, &ends, Some(cgroup.as_fd()));
+        matches!(tried, Err(Failure { step: Step::Exec, .. }))
+    }
+
+    /// Starts the server: the keeper's own streams, then these descriptors from 3 on.
+    pub(super) fn spawn_server(
+        &mut self,
+        program: &Program,
+        passed: &[BorrowedFd<'_>],
+    ) -> Result<Child, Failure> {
+        // Above every target, so that no copy overwrites a source.
+        let above = 3 + passed.len() as RawFd;
+        let copies: Result<Vec<OwnedFd>, Errno> =
+            passed.iter().map(|fd| rustix::io::fcntl_dupfd_cloexec(fd, above)).collect();
+        let copies = copies.map_err(Failure::of_descriptors)?;
+        let sources: Vec<RawFd> = (0..3).chain(copies.iter().map(AsRawFd::as_raw_fd)).collect();
+        let keep_below = 1 + sources.iter().max().copied().unwrap_or(2).cast_unsigned();
+        let plan = Plan { sources: &sources, keep_below, terminal: false, die_with_keeper: false };
+        self.start(program, &plan, None)
+    }
+
+    fn start(
+        &mut self,
+        program: &Program,
+        plan: &Plan<'_>,
+        cgroup: Option<BorrowedFd<'_>>,
+    ) -> Result<Child, Failure> {
+        let order = child::Order {
+            program,
+            plan,
+            keeper: getpid().as_raw_nonzero().get(),
+            descriptors: self.descriptors,
+            adjust_oom: self.adjust_oom,
+        };
+        clone::start(&mut self.stack, cgroup, &order)
+    }
+}
+
+/// What the child needs of a [`Launch`], in the form that the kernel takes.
+pub(super) struct Program {
+    candidates: Vec<CString>,
+    args: CStrings,
+    env: CStrings,
+    cwd: Option<CString>,
+    user: Option<User>,
+    rlimits: Vec<(u32, u64)>,
+    nice: Option<i32>,
+    oom_score_adj: Option<CString>,
+}
+
+/// Strings as exec takes them: pointers ended by null, with what they point to.
+struct CStrings {
+    pointers: Vec<*const c_char>,
+    #[expect(dead_code, reason = "kept because `pointers` point into it")]
+    strings: Vec<CString>,
+}
+
+impl CStrings {
+    fn new(strings: Vec<CString>) -> CStrings {
+        let pointers = strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect();
+        CStrings { pointers, strings }
+    }
+}
+
+impl Program {
+    /// Checks and converts everything, so that nothing is left to fail but the kernel.
+    pub(super) fn new(launch: &Launch) -> Result<Program, Refused> {
+        let invalid = |what: String| Refused::Invalid(what);
+        let nul = |what: &str| invalid(format!("{what} has a NUL byte"));
+        if launch.id.is_empty() {
+            return Err(invalid("no id".into()));
+        }
+        let Some(first) = launch.args.first().filter(|first| !first.is_empty()) else {
+            return Err(invalid("no program".into()));
+        };
+        // The cookie by which the keeper finds descendants again is the keeper's to set.
+        let cookie = (COOKIE.to_vec(), launch.id.as_bytes().to_vec());
+        let given = launch.env.iter().filter(|(name, _)| name != COOKIE);
+        let mut env = Vec::with_capacity(launch.env.len() + 1);
+        for (name, value) in given.chain([&cookie]) {
+            let shown = String::from_utf8_lossy(name);
+            if name.is_empty() || name.contains(&b'=') {
+                return Err(invalid(format!("the variable name {shown:?} is empty or has an '='")));
+            }
+            let pair = [name, &b"="[..], value].concat();
+            env.push(CString::new(pair).map_err(|_| nul(&format!("the variable {shown:?}")))?);
+        }
+        let mut args = Vec::with_capacity(launch.args.len());
+        for (n, arg) in launch.args.iter().enumerate() {
+            args.push(CString::new(&arg[..]).map_err(|_| nul(&format!("argument {n}")))?);
+        }
+        let cwd = match &launch.cwd[..] {
+            [] => None,
+            cwd => Some(CString::new(cwd).map_err(|_| nul("the working directory"))?),
+        };
+        let path = launch.env.iter().rev().find(|(name, _)| name == b"PATH");
+        let path = path.map_or(&b"/bin:/usr/bin"[..], |(_, value)| value);
+        let score = launch.oom_score_adj.map(|score| CString::new(score.to_string()));
+        Ok(Program {
+            candidates: candidates(first, path),
+            args: CStrings::new(args),
+            env: CStrings::new(env),
+            cwd,
+            user: launch.user.clone(),
+            rlimits: launch.rlimits.clone(),
+            nice: launch.nice,
+            oom_score_adj: score.transpose().map_err(|_| nul("the OOM score"))?,
+        })
+    }
+}
+
+impl Program {
+    /// A failure in words, with the path that it speaks of.
+    pub(super) fn explain(&self, failure: Failure) -> Refused {
+        let path = match failure.step {
+            Step::Exec => self.candidates.get(failure.candidate),
+            Step::Directory => self.cwd.as_ref(),
+            _ => None,
+        };
+        let path = path.map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
+        Refused::SpawnFailed { step: failure.step.words().into(), errno: failure.errno, path }
+    }
+}
+
+/// The paths to try, in order: the program itself if it names a file, else every directory of
+/// `PATH`, where an empty one is the working directory. NULs were refused before.
+fn candidates(program: &[u8], path: &[u8]) -> Vec<CString> {
+    let tries: Vec<Vec<u8>> = if program.contains(&b'/') {
+        vec![program.to_vec()]
+    } else {
+        path.split(|byte| *byte == b':')
+            .map(|dir| if dir.is_empty() { &b"."[..] } else { dir })
+            .map(|dir| [dir, &b"/"[..], program].concat())
+            .collect()
+    };
+    tries.into_iter().filter_map(|path| CString::new(path).ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_looked_up_in_path_and_a_path_is_not() {
+        let paths = |program: &[u8]| candidates(program, b"/a::/b");
+        assert_eq!(paths(b"x"), [c"/a/x".to_owned(), c"./x".to_owned(), c"/b/x".to_owned()]);
+        assert_eq!(paths(b"./x"), [c"./x".to_owned()]);
+    }
+
+    #[test]
+    fn what_the_kernel_cannot_take_is_refused_with_its_place() {
+        let refusal = |launch: Launch| match Program::new(&launch) {
+            Err(Refused::Invalid(what)) => what,
+            Err(other) => panic!("{other:?}"),
+            Ok(_) => panic!("accepted"),
+        };
+        assert_eq!(refusal(Launch::new("a", [""])), "no program");
+        assert_eq!(refusal(Launch::new("a", ["x", "y\0"])), "argument 1 has a NUL byte");
+        let mut launch = Launch::new("a", ["x"]);
+        launch.env = vec![(b"A=B".to_vec(), b"".to_vec())];
+        assert_eq!(refusal(launch), "the variable name \"A=B\" is empty or has an '='");
+    }
+}

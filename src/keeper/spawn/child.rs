@@ -1,0 +1,224 @@
+//! What runs in a new child before its exec: raw system calls and nothing else.
+//!
+//! The child shares the keeper's memory, so nothing here allocates, locks, panics or touches
+//! what the keeper owns. Signals are blocked until right before the exec, as they are in the
+//! keeper, and all dispositions are default there, so there is nothing to reset but the mask.
+
+use std::ffi::{c_int, c_long};
+use std::os::fd::RawFd;
+
+use super::Program;
+
+/// Everything that the child is told.
+pub(super) struct Order<'a> {
+    pub(super) program: &'a Program,
+    pub(super) plan: &'a Plan<'a>,
+    /// The keeper's pid, to see whether it still lives.
+    pub(super) keeper: i32,
+    /// Soft and hard limit of descriptors that the child gets.
+    pub(super) descriptors: (u64, u64),
+    /// The OOM score is to be set to 0 where nothing else was asked.
+    pub(super) adjust_oom: bool,
+}
+
+/// What becomes of descriptors.
+pub(super) struct Plan<'a> {
+    /// The keeper's descriptors that become 0, 1, 2, …; each is its own target or above all.
+    pub(super) sources: &'a [RawFd],
+    /// All sources are below; whatever is not stays with the keeper.
+    pub(super) keep_below: u32,
+    /// 0 becomes the controlling terminal.
+    pub(super) terminal: bool,
+    /// The kernel kills the child if the keeper dies.
+    pub(super) die_with_keeper: bool,
+}
+
+/// A step that can fail.
+#[derive(Clone, Copy)]
+pub(super) enum Step {
+    Clone,
+    Descriptors,
+    Session,
+    Limit,
+    Nice,
+    OomScore,
+    User,
+    Directory,
+    Exec,
+}
+
+impl Step {
+    pub(super) fn words(self) -> &'static str {
+        match self {
+            Step::Clone => "cannot make a process",
+            Step::Descriptors => "cannot set up descriptors",
+            Step::Session => "cannot begin a session",
+            Step::Limit => "cannot set a resource limit",
+            Step::Nice => "cannot set the nice value",
+            Step::OomScore => "cannot set the OOM score",
+            Step::User => "cannot become the user",
+            Step::Directory => "cannot enter the directory",
+            Step::Exec => "cannot execute",
+        }
+    }
+}
+
+/// What could not be done. For an exec, which candidate it speaks of.
+#[derive(Clone, Copy)]
+pub(in crate::keeper) struct Failure {
+    pub(super) step: Step,
+    pub(super) errno: i32,
+    pub(super) candidate: usize,
+}
+
+impl Failure {
+    pub(super) const NONE: Failure = Failure { step: Step::Exec, errno: 0, candidate: 0 };
+
+    pub(super) fn of_descriptors(errno: rustix::io::Errno) -> Failure {
+        Failure { step: Step::Descriptors, errno: errno.raw_os_error(), candidate: 0 }
+    }
+
+    /// The clone failed for none of the reasons that it could have failed for without a cgroup.
+    pub(in crate::keeper) fn is_about_the_cgroup(&self) -> bool {
+        let common = [libc::EAGAIN, libc::ENOMEM, libc::EMFILE, libc::ENFILE];
+        matches!(self.step, Step::Clone) && !common.contains(&self.errno)
+    }
+}
+
+/// Does all that the order says, and execs. Returns only if something failed.
+pub(super) fn run(order: &Order<'_>) -> Failure {
+    let errno = |step| move |errno| Failure { step, errno, candidate: 0 };
+    let prepared = take_descriptors(order.plan)
+        .map_err(errno(Step::Descriptors))
+        .and_then(|()| take_session(order.plan).map_err(errno(Step::Session)))
+        .and_then(|()| limit(order).map_err(errno(Step::Limit)))
+        .and_then(|()| renice(order.program).map_err(errno(Step::Nice)))
+        .and_then(|()| adjust_oom(order).map_err(errno(Step::OomScore)))
+        .and_then(|()| become_user(order.program).map_err(errno(Step::User)))
+        .and_then(|()| follow_keeper(order).map_err(errno(Step::Clone)))
+        .and_then(|()| enter_directory(order.program).map_err(errno(Step::Directory)))
+        .and_then(|()| unblock_signals().map_err(errno(Step::Exec)));
+    match prepared {
+        Ok(()) => exec(order.program),
+        Err(failure) => failure,
+    }
+}
+
+fn call(number: c_long, args: [usize; 4]) -> Result<usize, i32> {
+    let [a, b, c, d] = args;
+    // SAFETY: the callers below pass what the named system call takes; pointers are into memory
+    // that the keeper keeps alive while it is suspended.
+    let result = unsafe { libc::syscall(number, a, b, c, d) };
+    // SAFETY: this thread's errno, which the suspended keeper does not read.
+    if result == -1 { Err(unsafe { *libc::__errno_location() }) } else { Ok(result as usize) }
+}
+
+/// A table of its own with nothing but the sources, then each at its place. The kernel copies
+/// only what is below `keep_below`; a kernel or filter without that call copies all, and the
+/// exec closes the rest.
+fn take_descriptors(plan: &Plan<'_>) -> Result<(), i32> {
+    let last = u32::MAX as usize;
+    let unshare = libc::CLOSE_RANGE_UNSHARE as usize;
+    if call(libc::SYS_close_range, [plan.keep_below as usize, last, unshare, 0]).is_err() {
+        call(libc::SYS_unshare, [libc::CLONE_FILES as usize, 0, 0, 0])?;
+    }
+    for (target, source) in plan.sources.iter().enumerate() {
+        if *source as usize != target {
+            call(libc::SYS_dup3, [*source as usize, target, 0, 0])?;
+        }
+    }
+    Ok(())
+}
+
+/// A session and group of its own, and the terminal as the session's.
+fn take_session(plan: &Plan<'_>) -> Result<(), i32> {
+    call(libc::SYS_setsid, [0; 4])?;
+    if !plan.terminal {
+        return Ok(());
+    }
+    call(libc::SYS_ioctl, [0, libc::TIOCSCTTY as usize, 0, 0]).map(drop)
+}
+
+fn limit(order: &Order<'_>) -> Result<(), i32> {
+    let set = |resource: u32, soft: u64, hard: u64| {
+        let limit = [soft, hard];
+        call(libc::SYS_prlimit64, [0, resource as usize, limit.as_ptr() as usize, 0]).map(drop)
+    };
+    let (soft, hard) = order.descriptors;
+    if soft != hard {
+        set(libc::RLIMIT_NOFILE, soft, hard)?;
+    }
+    order.program.rlimits.iter().try_for_each(|(resource, value)| set(*resource, *value, *value))
+}
+
+fn renice(program: &Program) -> Result<(), i32> {
+    let Some(nice) = program.nice else { return Ok(()) };
+    call(libc::SYS_setpriority, [libc::PRIO_PROCESS as usize, 0, nice as usize, 0]).map(drop)
+}
+
+/// Back to 0 where the kernel lets us: without privilege a score can only go up.
+fn adjust_oom(order: &Order<'_>) -> Result<(), i32> {
+    let asked = order.program.oom_score_adj.as_deref();
+    let (score, required) = match asked {
+        Some(score) => (score, true),
+        None if order.adjust_oom => (c"0", false),
+        None => return Ok(()),
+    };
+    let path = c"/proc/self/oom_score_adj".as_ptr() as usize;
+    let flags = (libc::O_WRONLY | libc::O_CLOEXEC) as usize;
+    let written =
+        call(libc::SYS_openat, [libc::AT_FDCWD as usize, path, flags, 0]).and_then(|fd| {
+            let bytes = score.to_bytes();
+            call(libc::SYS_write, [fd, bytes.as_ptr() as usize, bytes.len(), 0])
+        });
+    if required { written.map(drop) } else { Ok(()) }
+}
+
+fn become_user(program: &Program) -> Result<(), i32> {
+    let Some(user) = &program.user else { return Ok(()) };
+    let (uid, gid) = (user.uid as usize, user.gid as usize);
+    let groups = user.groups.as_ptr() as usize;
+    call(libc::SYS_setgroups, [user.groups.len(), groups, 0, 0])?;
+    call(libc::SYS_setresgid, [gid, gid, gid, 0])?;
+    call(libc::SYS_setresuid, [uid, uid, uid, 0]).map(drop)
+}
+
+/// After the change of user, which would clear it.
+fn follow_keeper(order: &Order<'_>) -> Result<(), i32> {
+    if !order.plan.die_with_keeper {
+        return Ok(());
+    }
+    let (option, signal) = (libc::PR_SET_PDEATHSIG as usize, libc::SIGKILL as usize);
+    call(libc::SYS_prctl, [option, signal, 0, 0])?;
+    let parent = call(libc::SYS_getppid, [0; 4])?;
+    if parent == order.keeper as usize { Ok(()) } else { Err(libc::ECHILD) }
+}
+
+fn enter_directory(program: &Program) -> Result<(), i32> {
+    let Some(cwd) = &program.cwd else { return Ok(()) };
+    call(libc::SYS_chdir, [cwd.as_ptr() as usize, 0, 0, 0]).map(drop)
+}
+
+fn unblock_signals() -> Result<(), i32> {
+    let none: u64 = 0;
+    let set = libc::SIG_SETMASK as usize;
+    call(libc::SYS_rt_sigprocmask, [set, (&raw const none) as usize, 0, 8]).map(drop)
+}
+
+/// Tries the candidates as execvp does: of several, a missing one is passed over, a forbidden one
+/// is passed over but remembered; anything else is the answer.
+fn exec(program: &Program) -> Failure {
+    let [argv, envp] = [&program.args, &program.env].map(|strings| strings.pointers.as_ptr());
+    let several = program.candidates.len() > 1;
+    let mut failure = Failure { step: Step::Exec, errno: libc::ENOENT, candidate: 0 };
+    for (candidate, path) in program.candidates.iter().enumerate() {
+        let args = [path.as_ptr() as usize, argv as usize, envp as usize, 0];
+        let Err(errno) = call(libc::SYS_execve, args) else { continue };
+        match errno as c_int {
+            libc::ENOENT | libc::ENOTDIR if several => {}
+            libc::EACCES if several => failure = Failure { errno, candidate, ..failure },
+            _ => return Failure { errno, candidate, ..failure },
+        }
+    }
+    failure
+}

@@ -1,0 +1,316 @@
+//! The keeper's loop: wait, do a bounded share of everything, tell the server, wait again.
+//!
+//! Owns the state of the keeper. Each turn takes output first, then ends, then starts, each
+//! within a budget, so that neither a flood of starts nor one of exits delays capture for long.
+//! The requests are in `requests`, exits in `ending`, kills in `kill`.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant, SystemTime};
+
+use super::cgroup::Cgroups;
+use super::ending;
+use super::held::Table;
+use super::kill::Kill;
+use super::link::Link;
+use super::output::Pumped;
+use super::poller::{EventFlags, Poller, Token};
+use super::requests::Start;
+use super::server::Source;
+use super::spawn::Spawner;
+use super::tree::Forest;
+use crate::process::KillDomain;
+use crate::protocol::{pb, socket};
+
+/// What starts, and what exits, may take of one turn.
+pub(super) const BUDGET: Duration = Duration::from_micros(500);
+/// Starts and kills that wait; beyond, nothing more is read from the server.
+const MAX_QUEUED: usize = 1024;
+/// Further reads of an output that brought much, before others have their turn.
+const MOST_READS: usize = 3;
+/// How often a kill is looked at again, should an event be missing.
+pub(super) const KILL_TICK: Duration = Duration::from_millis(20);
+/// How often is tried again what the machine had no room for.
+const RETRY_TICK: Duration = Duration::from_millis(2);
+
+/// The keeper.
+pub(super) struct Keeper {
+    pub(super) poller: Poller,
+    pub(super) signals: OwnedFd,
+    pub(super) spawner: Spawner,
+    pub(super) forest: Forest,
+    pub(super) cgroups: Option<Cgroups>,
+    pub(super) held: Table,
+    pub(super) link: Option<Link>,
+    pub(super) source: Source,
+    /// Starts that wait for their turn, and those that wait for a busy program file.
+    pub(super) starts: VecDeque<Start>,
+    pub(super) busy: Vec<Start>,
+    pub(super) kills: Vec<Kill>,
+    /// Processes with an output that found no ring.
+    pub(super) stalled: Vec<u64>,
+    /// When the busy and the stalled are to be tried again.
+    pub(super) retry_at: Option<Instant>,
+    pub(super) sweep_due: bool,
+    pub(super) serve_due: bool,
+    /// A request was left where it is, for want of room.
+    pub(super) held_back: bool,
+    pub(super) kills_due: bool,
+    pub(super) last_look: Instant,
+    pub(super) stop: Option<ending::Stop>,
+}
+
+/// Nanoseconds since 1970.
+pub(super) fn wall_clock() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    since.as_nanos() as u64
+}
+
+impl Keeper {
+    /// Runs until it was told to stop and everything has ended.
+    pub(super) fn run(&mut self) -> io::Result<()> {
+        self.poller.add(&self.signals, Token::Signals, EventFlags::IN)?;
+        while !self.stopped() {
+            self.tend_server();
+            for (token, flags) in self.poller.wait(self.timeout())? {
+                self.dispatch(token, flags);
+            }
+            self.sweep();
+            self.serve();
+            self.retry();
+            self.start_queued();
+            // Before kills are answered, so that by then the exit was told.
+            self.report();
+            self.advance_kills();
+            self.advance_stop();
+            self.flush();
+        }
+        Ok(())
+    }
+
+    /// How trees are ended here.
+    pub(super) fn kill_domain(&self) -> KillDomain {
+        if self.cgroups.is_some() { KillDomain::Cgroup } else { KillDomain::Walk }
+    }
+
+    /// How long nothing needs to be done unless something happens.
+    fn timeout(&self) -> Option<Duration> {
+        if self.sweep_due || self.serve_due || !self.starts.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let now = Instant::now();
+        let server = match &self.source {
+            Source::Started(started) if self.stop.is_none() => started.due(now),
+            _ => None,
+        };
+        let retry = self.retry_at.map(|at| at.saturating_duration_since(now));
+        let kill = (!self.kills.is_empty()).then_some(KILL_TICK);
+        let stop = self.stop.as_ref().map(|stop| stop.due(now));
+        let bulk =
+            self.held.bulk_news_due().filter(|_| self.link.as_ref().is_some_and(Link::has_ear));
+        let bulk = bulk.map(|due| due.saturating_duration_since(now));
+        [server, retry, kill, stop, bulk].into_iter().flatten().min()
+    }
+
+    fn dispatch(&mut self, token: Token, flags: EventFlags) {
+        match token {
+            Token::Signals => self.read_signals(),
+            Token::Control => self.connect_waiting(),
+            Token::Link if flags.contains(EventFlags::HUP) && self.is_full() => {
+                // Gone, and nothing more is taken from it until something else is done.
+                self.disconnect(&io::ErrorKind::BrokenPipe.into());
+            }
+            Token::Link => self.serve_due = true,
+            Token::Output(key, output) => self.capture(key, output, flags),
+            Token::Input(key) => self.type_pending(key),
+        }
+    }
+
+    /// Reads an output, once or, while it brings much, a few times; its next turn comes with the
+    /// next event. News of much can wait for the news of more.
+    fn capture(&mut self, key: u64, output: usize, flags: EventFlags) {
+        let Some(held) = self.held.get_mut(key) else { return };
+        if !flags.contains(EventFlags::IN) {
+            // Hung up and empty.
+            held.end_output(output, &self.poller);
+            // Before the exit it tells nobody anything.
+            if held.exit.is_some() {
+                self.held.has_news(key);
+            }
+            return;
+        }
+        let mut bulk = 0;
+        let pumped = loop {
+            match held.pump(output, wall_clock(), &self.poller) {
+                Pumped::Bulk(_) if bulk < MOST_READS => bulk += 1,
+                pumped => break pumped,
+            }
+        };
+        match pumped {
+            Pumped::Bulk(_) => return self.held.has_bulk_news(key),
+            Pumped::Empty if bulk > 0 => return self.held.has_bulk_news(key),
+            Pumped::Empty => return,
+            Pumped::Bytes(_) | Pumped::Ended => {}
+            Pumped::NoRoom => self.pause(key, output, false),
+            Pumped::Trouble => self.pause(key, output, true),
+        }
+        self.held.has_news(key);
+    }
+
+    /// Stops watching an output: until chunks are acknowledged, or, if the machine is in
+    /// trouble, for a while.
+    fn pause(&mut self, key: u64, output: usize, trouble: bool) {
+        if trouble {
+            self.stalled.push(key);
+            self.retry_soon();
+        }
+        let Some(held) = self.held.get_mut(key) else { return };
+        if let Some(output) = &mut held.outputs[output] {
+            output.paused = true;
+            self.poller.remove(&output.fd);
+        }
+    }
+
+    /// Watches the outputs of a process again.
+    pub(super) fn resume(&mut self, key: u64) {
+        let Some(held) = self.held.get_mut(key) else { return };
+        let mut stalled = false;
+        for (n, output) in held.outputs.iter_mut().enumerate() {
+            if let Some(output) = output
+                && std::mem::take(&mut output.paused)
+            {
+                let added = self.poller.add(&output.fd, Token::Output(key, n), EventFlags::IN);
+                output.paused = added.is_err();
+                stalled |= output.paused;
+            }
+        }
+        if stalled {
+            self.stalled.push(key);
+            self.retry_soon();
+        }
+    }
+
+    /// Has another try made of what was put aside.
+    pub(super) fn retry_soon(&mut self) {
+        self.retry_at.get_or_insert_with(|| Instant::now() + RETRY_TICK);
+    }
+
+    /// Tries again what the machine had no room for, or what found its program being written.
+    fn retry(&mut self) {
+        if self.retry_at.take_if(|at| *at <= Instant::now()).is_none() {
+            return;
+        }
+        for key in std::mem::take(&mut self.stalled) {
+            self.resume(key);
+        }
+        self.starts.extend(self.busy.drain(..));
+    }
+
+    fn type_pending(&mut self, key: u64) {
+        let Some(held) = self.held.get_mut(key) else { return };
+        if let Some(fd) = held.input.fd() {
+            // Watched again below, if something still pends; a later write may have taken all
+            // that did along.
+            self.poller.remove(fd);
+        }
+        held.input.flush();
+        self.watch_input(key);
+        self.held.has_news(key);
+    }
+
+    /// Watches an input while something pends before it.
+    pub(super) fn watch_input(&mut self, key: u64) {
+        let Some(fd) = self.held.get(key).and_then(|held| held.input.waiting()) else { return };
+        let _ = self.poller.add(fd, Token::Input(key), EventFlags::OUT);
+    }
+
+    /// Tells the server what has changed, as far as there is room to tell it.
+    fn report(&mut self) {
+        let Some(link) = &mut self.link else { return self.held.forget_news() };
+        while link.has_ear() {
+            let keys = self.held.take_news(socket::MAX_DESCRIPTORS);
+            if keys.is_empty() {
+                break;
+            }
+            tell(link, &mut self.held, &keys, false);
+        }
+    }
+
+    /// So much is under way for the server that nothing more is taken from it.
+    fn is_full(&self) -> bool {
+        let queued = self.starts.len() + self.busy.len() + self.kills.len();
+        queued >= MAX_QUEUED || self.link.as_ref().is_some_and(Link::crowded)
+    }
+
+    fn flush(&mut self) {
+        let Some(link) = &mut self.link else { return };
+        if let Err(error) = link.flush() {
+            return self.disconnect(&error);
+        }
+        let full = self.is_full();
+        self.serve_due |= !full && std::mem::take(&mut self.held_back);
+        let Some(link) = &mut self.link else { return };
+        let mut flags = EventFlags::empty();
+        flags.set(EventFlags::IN, !full);
+        flags.set(EventFlags::OUT, link.waiting());
+        if std::mem::replace(&mut link.watched, flags) != flags {
+            self.poller.modify(link.socket(), Token::Link, flags);
+        }
+    }
+
+    /// Takes requests from the server, as far as the budget of a turn goes.
+    fn serve(&mut self) {
+        let begin = Instant::now();
+        while std::mem::take(&mut self.serve_due) {
+            match self.next_request() {
+                Ok(Some(message)) => {
+                    self.request(message);
+                    self.serve_due = true;
+                }
+                Ok(None) => {}
+                Err(error) => return self.disconnect(&error),
+            }
+            if begin.elapsed() > BUDGET {
+                return;
+            }
+        }
+    }
+
+    /// The next request, if it is there and there is room for it.
+    fn next_request(&mut self) -> io::Result<Option<pb::ToKeeper>> {
+        let full = self.is_full();
+        let Some(link) = &mut self.link else { return Ok(None) };
+        if full {
+            // Whole requests may lie in the link's buffer, for which no event will come.
+            self.held_back = true;
+            return Ok(None);
+        }
+        loop {
+            match link.next().map_err(io::Error::other)? {
+                None if link.receive()? => {}
+                message => return Ok(message),
+            }
+        }
+    }
+
+    pub(super) fn reply(&mut self, request: u64, result: pb::reply::Result) {
+        if let Some(link) = &mut self.link {
+            link.reply(request, result);
+        }
+    }
+}
+
+/// Reports the state of some processes in one message.
+pub(super) fn tell(link: &mut Link, table: &mut Table, keys: &[u64], adoption: bool) {
+    let mut reports = Vec::with_capacity(keys.len());
+    let mut fds = Vec::new();
+    for key in keys {
+        if let Some(held) = table.get_mut(*key) {
+            let (report, ring) = held.report(*key, adoption);
+            reports.push(report);
+            fds.extend(ring);
+        }
+    }
+    link.push(pb::from_keeper::Body::Reports(pb::Reports { reports }), fds);
+}

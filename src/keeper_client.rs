@@ -1,0 +1,233 @@
+//! The keeper as the server sees it: a handle with a verb for everything that can be asked.
+//!
+//! Owns the connection (`connection`) and the way to a process's output (`output`). Knows no
+//! policy: it asks, and it tells what was answered and what was reported. Output never passes
+//! through here: the keeper's reports say how far a ring has grown, and whoever reads it reads
+//! the shared memory.
+
+mod connection;
+mod output;
+
+use std::io;
+use std::os::unix::net::UnixStream;
+
+use tokio::sync::{mpsc, oneshot};
+
+use crate::process::{Descendant, Exit, InputState, KillDomain, Launch, Refused, Size};
+use crate::protocol::{self, pb};
+use connection::{Answered, Ask, Connection};
+use pb::to_keeper::Body;
+
+pub use output::{Follower, Output, Progress};
+
+/// Requests on their way to the connection. More callers than this wait for their place: each
+/// of them is waiting for an answer anyway.
+const ASKS: usize = 256;
+
+/// A handle to the keeper. Cheap to clone; when the last one is gone the connection ends.
+#[derive(Clone)]
+pub struct Keeper {
+    asks: mpsc::Sender<Ask>,
+}
+
+/// Why a request brought no answer to its question.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeeperError {
+    /// The keeper said no, and nothing changed.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// The keeper is gone, and whether it was done is not known.
+    #[error("the connection to the keeper is gone")]
+    Disconnected,
+}
+
+/// What the keeper said of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Welcome {
+    /// Its pid.
+    pub pid: u32,
+    /// How it ends trees.
+    pub kill_domain: KillDomain,
+}
+
+/// A process that was started.
+#[derive(Clone, Debug)]
+pub struct Spawned {
+    /// The keeper's number for it.
+    pub key: u64,
+    /// Its pid: information, never identity.
+    pub pid: u32,
+    /// When it was started, nanoseconds since 1970.
+    pub start_time: u64,
+    /// An earlier spawn of the same id and run had started it.
+    pub existed: bool,
+    /// The way to its output.
+    pub output: Output,
+}
+
+/// A process that the keeper held when it was asked.
+#[derive(Clone, Debug)]
+pub struct Adopted {
+    /// The keeper's number for it.
+    pub key: u64,
+    /// Its public id.
+    pub id: String,
+    /// Which run of it.
+    pub run: u32,
+    /// Its pid, also after its end.
+    pub pid: u32,
+    /// When it was started, nanoseconds since 1970.
+    pub start_time: u64,
+    /// It runs on a terminal.
+    pub terminal: bool,
+    /// How it ended, if it has.
+    pub exit: Option<Exit>,
+    /// The way to its output.
+    pub output: Output,
+}
+
+/// Bytes to be typed.
+#[derive(Clone, Debug, Default)]
+pub struct Write {
+    /// Where they begin in all input of the process; none: at its end. With an offset, a repeated
+    /// write is no second write.
+    pub offset: Option<u64>,
+    /// The bytes.
+    pub data: bytes::Bytes,
+    /// Ends the input: closes a pipe, types the EOF character on a terminal.
+    pub eof: bool,
+}
+
+/// What happened by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// A process has exited, and all it printed can be read.
+    Exited {
+        /// Which.
+        key: u64,
+        /// How.
+        exit: Exit,
+    },
+    /// After an exit: nothing can write to its outputs any more.
+    Drained {
+        /// Which.
+        key: u64,
+    },
+    /// The keeper was told to stop: the server ends what runs, then itself.
+    Shutdown,
+}
+
+/// What happens by itself, in order. Ends when the connection does.
+pub struct Reports {
+    /// Unbounded, yet bounded: two for each process that the keeper holds, and one.
+    receiver: mpsc::UnboundedReceiver<Report>,
+}
+
+impl Reports {
+    /// The next report; none: the keeper is gone.
+    pub async fn next(&mut self) -> Option<Report> {
+        self.receiver.recv().await
+    }
+}
+
+impl Keeper {
+    /// Speaks to a keeper. Nothing is reported before [`Keeper::adopt`].
+    pub async fn connect(link: UnixStream) -> io::Result<(Keeper, Reports, Welcome)> {
+        link.set_nonblocking(true)?;
+        let stream = tokio::net::UnixStream::from_std(link)?;
+        let (asks, asked) = mpsc::channel(ASKS);
+        let (reports, receiver) = mpsc::unbounded_channel();
+        tokio::spawn(Connection::new(stream, asked, reports).run());
+        let keeper = Keeper { asks };
+        let hello = pb::Hello { version: protocol::VERSION };
+        match keeper.ask(Body::Hello(hello)).await.map_err(io::Error::other)? {
+            Answered::Welcome(welcome) => Ok((keeper, Reports { receiver }, welcome)),
+            other => Err(io::Error::other(unexpected(&other))),
+        }
+    }
+
+    /// Everything that the keeper holds, living and finished, with its output. From here on,
+    /// changes are reported.
+    pub async fn adopt(&self) -> Result<Vec<Adopted>, KeeperError> {
+        match self.ask(Body::Adopt(pb::Adopt {})).await? {
+            Answered::Adopted(adopted) => Ok(adopted),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Starts a process. A repeated spawn of the same id and run finds the first.
+    pub async fn spawn(&self, launch: Launch) -> Result<Spawned, KeeperError> {
+        match self.ask(Body::Spawn(launch.into())).await? {
+            Answered::Spawned(spawned) => Ok(spawned),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Types into a process: all of it or nothing is taken.
+    pub async fn write(&self, key: u64, write: Write) -> Result<InputState, KeeperError> {
+        let Write { offset, data, eof } = write;
+        match self.ask(Body::WriteInput(pb::WriteInput { key, offset, data, eof })).await? {
+            Answered::Input(state) => Ok(state),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Ends the input of a process.
+    pub async fn close(&self, key: u64) -> Result<InputState, KeeperError> {
+        self.write(key, Write { eof: true, ..Write::default() }).await
+    }
+
+    /// Sets the size of a terminal.
+    pub async fn resize(&self, key: u64, size: Size) -> Result<(), KeeperError> {
+        let (rows, cols) = (size.rows.into(), size.cols.into());
+        self.done(Body::Resize(pb::Resize { key, rows, cols })).await
+    }
+
+    /// Sends one signal to a process, or to its group.
+    pub async fn signal(&self, key: u64, signal: i32, group: bool) -> Result<(), KeeperError> {
+        self.done(Body::Signal(pb::Signal { key, signal, group })).await
+    }
+
+    /// Sends one signal to the whole tree and tells whom it reached. KILL is repeated until
+    /// nothing is left, and answered then; any other is sent once; TERM, HUP, INT and QUIT are
+    /// followed by CONT.
+    pub async fn kill_tree(&self, key: u64, signal: i32) -> Result<Vec<Descendant>, KeeperError> {
+        match self.ask(Body::KillTree(pb::KillTree { key, signal })).await? {
+            Answered::Killed(members) => Ok(members),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Lets a blocking ring forget all chunks up to `seq`.
+    pub async fn acknowledge(&self, key: u64, seq: u64) -> Result<(), KeeperError> {
+        self.done(Body::Acknowledge(pb::Acknowledge { key, seq })).await
+    }
+
+    /// Lets the keeper forget a finished process. Its output can be read on as long as someone
+    /// holds it.
+    pub async fn release(&self, key: u64) -> Result<(), KeeperError> {
+        self.done(Body::Release(pb::Release { key })).await
+    }
+
+    async fn done(&self, body: Body) -> Result<(), KeeperError> {
+        match self.ask(body).await? {
+            Answered::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn ask(&self, body: Body) -> Result<Answered, KeeperError> {
+        let message = pb::ToKeeper { request: 0, body: Some(body) };
+        if protocol::too_long(&message) {
+            return Err(Refused::Invalid("more than 16 MiB in one request".into()).into());
+        }
+        let (answer, answered) = oneshot::channel();
+        let gone = |_| KeeperError::Disconnected;
+        self.asks.send(Ask { message, answer }).await.map_err(|_| KeeperError::Disconnected)?;
+        Ok(answered.await.map_err(gone)??)
+    }
+}
+
+fn unexpected(answer: &Answered) -> KeeperError {
+    Refused::Invalid(format!("the keeper answered another question: {answer:?}")).into()
+}

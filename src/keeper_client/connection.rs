@@ -1,0 +1,254 @@
+//! The task that owns the socket to the keeper.
+//!
+//! Sends requests, gives each answer to whoever asked, and keeps the state that was reported of
+//! each process where its [`Output`]s see it. An output exists from the moment a process is
+//! known until it is released, so that no report can come too early.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use bytes::{Buf, BytesMut};
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::{Adopted, Output, Progress, Report, Spawned, Welcome};
+use crate::process::{Descendant, InputState, Refused};
+use crate::protocol::{decode, encode, pb, socket};
+use crate::transcript::Ring;
+use pb::from_keeper::Body;
+use pb::reply::Result as Answer;
+use pb::to_keeper::Body as Asked;
+
+/// Bytes on their way out beyond which no further request is taken.
+const CROWDED: usize = 1 << 20;
+
+/// A request and who waits for its answer.
+pub(super) struct Ask {
+    pub(super) message: pb::ToKeeper,
+    pub(super) answer: oneshot::Sender<Result<Answered, Refused>>,
+}
+
+/// An answer in the project's own words.
+#[derive(Debug)]
+pub(super) enum Answered {
+    Welcome(Welcome),
+    Adopted(Vec<Adopted>),
+    Spawned(Spawned),
+    Input(InputState),
+    Killed(Vec<Descendant>),
+    Done,
+}
+
+struct Pending {
+    answer: oneshot::Sender<Result<Answered, Refused>>,
+    /// The process that will be forgotten when this succeeds.
+    releases: Option<u64>,
+}
+
+pub(super) struct Connection {
+    stream: UnixStream,
+    asks: mpsc::Receiver<Ask>,
+    reports: mpsc::UnboundedSender<Report>,
+    outbox: BytesMut,
+    inbox: BytesMut,
+    /// Descriptors that came and were not announced yet.
+    fds: VecDeque<OwnedFd>,
+    last_request: u64,
+    pending: HashMap<u64, Pending>,
+    outputs: HashMap<u64, watch::Sender<Progress>>,
+    /// What an adoption under way has brought so far.
+    adopted: Vec<Adopted>,
+}
+
+impl Connection {
+    pub(super) fn new(
+        stream: UnixStream,
+        asks: mpsc::Receiver<Ask>,
+        reports: mpsc::UnboundedSender<Report>,
+    ) -> Connection {
+        Connection {
+            stream,
+            asks,
+            reports,
+            outbox: BytesMut::new(),
+            inbox: BytesMut::new(),
+            fds: VecDeque::new(),
+            last_request: 0,
+            pending: HashMap::new(),
+            outputs: HashMap::new(),
+            adopted: Vec::new(),
+        }
+    }
+
+    /// Runs until the keeper is gone or nobody holds a handle. Whoever still waits learns it by
+    /// the end of their channel.
+    pub(super) async fn run(mut self) {
+        if let Err(error) = self.serve().await {
+            tracing::debug!(%error, "the connection to the keeper ended");
+        }
+    }
+
+    async fn serve(&mut self) -> io::Result<()> {
+        loop {
+            let mut interest = Interest::READABLE;
+            if !self.outbox.is_empty() {
+                interest |= Interest::WRITABLE;
+            }
+            tokio::select! {
+                ask = self.asks.recv(), if self.outbox.len() < CROWDED => {
+                    let Some(ask) = ask else { return Ok(()) };
+                    self.ask(ask);
+                    while self.outbox.len() < CROWDED
+                        && let Ok(ask) = self.asks.try_recv()
+                    {
+                        self.ask(ask);
+                    }
+                    self.send()?;
+                }
+                ready = self.stream.ready(interest) => {
+                    let ready = ready?;
+                    if ready.is_writable() {
+                        self.send()?;
+                    }
+                    if ready.is_readable() || ready.is_read_closed() {
+                        self.receive()?;
+                    }
+                }
+            }
+        }
+    }
+
+    fn ask(&mut self, Ask { mut message, answer }: Ask) {
+        self.last_request += 1;
+        message.request = self.last_request;
+        let releases = match &message.body {
+            Some(Asked::Release(release)) => Some(release.key),
+            _ => None,
+        };
+        encode(&message, &mut self.outbox);
+        self.pending.insert(message.request, Pending { answer, releases });
+    }
+
+    fn send(&mut self) -> io::Result<()> {
+        while !self.outbox.is_empty() {
+            let (stream, outbox) = (&self.stream, &self.outbox);
+            match stream.try_io(Interest::WRITABLE, || socket::send(stream, outbox, &[])) {
+                Ok(sent) => self.outbox.advance(sent),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self) -> io::Result<()> {
+        loop {
+            let Connection { stream, inbox, fds, .. } = self;
+            let received =
+                stream.try_io(Interest::READABLE, || socket::receive(&*stream, inbox, fds));
+            match received {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+            while let Some(message) =
+                decode::<pb::FromKeeper>(&mut self.inbox).map_err(io::Error::other)?
+            {
+                match message.body {
+                    Some(Body::Reply(reply)) => self.reply(reply),
+                    Some(Body::Reports(reports)) => {
+                        reports.reports.into_iter().try_for_each(|report| self.report(report))?;
+                    }
+                    Some(Body::Shutdown(pb::Shutdown {})) => self.tell(Report::Shutdown),
+                    // A newer keeper may tell more than this server understands.
+                    None => {}
+                }
+            }
+        }
+    }
+
+    fn reply(&mut self, reply: pb::Reply) {
+        let pb::Reply { request, result } = reply;
+        let Some(pending) = self.pending.remove(&request) else { return };
+        let answered = match result {
+            Some(Answer::Welcome(welcome)) => Ok(Answered::Welcome(Welcome {
+                kill_domain: welcome.kill_domain().into(),
+                pid: welcome.pid,
+            })),
+            Some(Answer::Adopted(pb::Adopted {})) => {
+                Ok(Answered::Adopted(std::mem::take(&mut self.adopted)))
+            }
+            Some(Answer::Spawned(pb::Spawned { key, pid, start_time, existed })) => {
+                let output = self.output(key);
+                Ok(Answered::Spawned(Spawned { key, pid, start_time, existed, output }))
+            }
+            Some(Answer::Input(state)) => Ok(Answered::Input(state.into())),
+            Some(Answer::Killed(pb::Killed { members })) => {
+                Ok(Answered::Killed(members.into_iter().map(Into::into).collect()))
+            }
+            Some(Answer::Done(pb::Done {})) => {
+                if let Some(key) = pending.releases {
+                    self.outputs.remove(&key);
+                }
+                Ok(Answered::Done)
+            }
+            Some(Answer::Refusal(refusal)) => Err(refusal.into()),
+            None => Err(Refused::Invalid("an answer that this server does not know".into())),
+        };
+        // Whoever asked may have stopped waiting.
+        let _ = pending.answer.send(answered);
+    }
+
+    /// The output of a process, known from now on.
+    fn output(&mut self, key: u64) -> Output {
+        let progress =
+            self.outputs.entry(key).or_insert_with(|| watch::Sender::new(Progress::default()));
+        Output::new(progress.subscribe())
+    }
+
+    fn report(&mut self, report: pb::Report) -> io::Result<()> {
+        let pb::Report { key, held, ring, next_seq, input, exit, drained } = report;
+        let ring = if ring { Some(self.next_ring()?) } else { None };
+        let exit =
+            exit.map(crate::process::Exit::try_from).transpose().map_err(io::Error::other)?;
+        let output = self.output(key);
+        let news_of_drain = drained && !output.progress().drained;
+        if let Some(progress) = self.outputs.get(&key) {
+            progress.send_modify(|progress| {
+                progress.ring = ring.or(progress.ring.take());
+                progress.next_seq = next_seq;
+                progress.input = input.unwrap_or_default().into();
+                progress.final_seq =
+                    exit.as_ref().map(|exit| exit.final_seq).or(progress.final_seq);
+                progress.drained = drained;
+            });
+        }
+        if let Some(pb::Held { id, run, pid, start_time, terminal }) = held {
+            self.adopted.push(Adopted { key, id, run, pid, start_time, terminal, exit, output });
+            return Ok(());
+        }
+        if let Some(exit) = exit {
+            self.tell(Report::Exited { key, exit });
+        }
+        if news_of_drain {
+            self.tell(Report::Drained { key });
+        }
+        Ok(())
+    }
+
+    /// Maps the ring whose descriptor came with the message that is being read.
+    fn next_ring(&mut self) -> io::Result<Arc<Ring>> {
+        let fd =
+            self.fds.pop_front().ok_or_else(|| io::Error::other("a ring without descriptor"))?;
+        Ok(Arc::new(Ring::open(fd)?))
+    }
+
+    fn tell(&self, report: Report) {
+        // Nobody may be listening.
+        let _ = self.reports.send(report);
+    }
+}

@@ -1,0 +1,104 @@
+//! The way to a process's output: how far it is, and reading along.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use super::KeeperError;
+use crate::process::InputState;
+use crate::transcript::{Batch, Reader, Ring};
+
+/// The state that the keeper last reported of a process.
+#[derive(Clone, Default)]
+pub struct Progress {
+    /// Its ring, once it has printed something.
+    pub ring: Option<Arc<Ring>>,
+    /// Sequence number that the next chunk will have.
+    pub next_seq: u64,
+    /// How far its input is.
+    pub input: InputState,
+    /// It has exited; all it printed lies before this sequence number.
+    pub final_seq: Option<u64>,
+    /// Nothing can write to its outputs any more.
+    pub drained: bool,
+}
+
+impl std::fmt::Debug for Progress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Progress { ring, next_seq, input, final_seq, drained } = self;
+        write!(f, "Progress {{ ring: {}, next_seq: {next_seq}, ", ring.is_some())?;
+        write!(f, "input: {input:?}, final_seq: {final_seq:?}, drained: {drained} }}")
+    }
+}
+
+/// A handle to the output of one process. Cheap to clone; costs the keeper nothing.
+#[derive(Clone, Debug)]
+pub struct Output {
+    progress: watch::Receiver<Progress>,
+}
+
+impl Output {
+    pub(super) fn new(progress: watch::Receiver<Progress>) -> Output {
+        Output { progress }
+    }
+
+    /// What was last reported.
+    pub fn progress(&self) -> Progress {
+        self.progress.borrow().clone()
+    }
+
+    /// Waits until what was reported satisfies `condition`.
+    pub async fn wait_until(
+        &mut self,
+        condition: impl FnMut(&Progress) -> bool,
+    ) -> Result<Progress, KeeperError> {
+        let progress = self.progress.wait_for(condition).await;
+        Ok(progress.map_err(|_| KeeperError::Disconnected)?.clone())
+    }
+
+    /// Reads along from the chunk `seq` on.
+    pub fn follow(&self, seq: u64) -> Follower {
+        Follower { output: self.clone(), seq, reader: None }
+    }
+}
+
+/// A place in the output of one process, and the patience to wait for more.
+pub struct Follower {
+    output: Output,
+    seq: u64,
+    /// Made when there is a ring.
+    reader: Option<Reader>,
+}
+
+impl Follower {
+    /// The chunk that will be read next.
+    pub fn next_seq(&self) -> u64 {
+        self.reader.as_ref().map_or(self.seq, Reader::next_seq)
+    }
+
+    /// Takes what is there: see [`Reader::read`].
+    pub fn read(&mut self, max_bytes: usize) -> Batch {
+        if self.reader.is_none() {
+            let ring = self.output.progress.borrow().ring.clone();
+            self.reader = ring.map(|ring| Reader::new(ring, self.seq));
+        }
+        self.reader.as_mut().map(|reader| reader.read(max_bytes)).unwrap_or_default()
+    }
+
+    /// Waits for something to read; none when the process has exited and all that it printed
+    /// until then was read. What descendants print later can be had by [`Follower::read`].
+    pub async fn next(&mut self, max_bytes: usize) -> Result<Option<Batch>, KeeperError> {
+        loop {
+            // Looked at before reading: what is reported later wakes the wait below.
+            let final_seq = self.output.progress.borrow_and_update().final_seq;
+            let batch = self.read(max_bytes);
+            if batch.gap.is_some() || !batch.chunks.is_empty() {
+                return Ok(Some(batch));
+            }
+            if final_seq.is_some_and(|last| self.next_seq() >= last) {
+                return Ok(None);
+            }
+            self.output.progress.changed().await.map_err(|_| KeeperError::Disconnected)?;
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! Messages to domain words and back, side by side.
+//!
+//! Every conversion names every field, so that a new one is a compile error here and
+//! nowhere else.
+
+use super::pb;
+use crate::process::{
+    Descendant, Exit, InputState, Io, KillDomain, Launch, Overflow, Refused, Size, Status, Usage,
+    User,
+};
+use crate::transcript::ring::{MAX_CAPACITY, MIN_CAPACITY};
+
+fn invalid(what: impl Into<String>) -> Refused {
+    Refused::Invalid(what.into())
+}
+
+impl From<Launch> for pb::Spawn {
+    fn from(launch: Launch) -> pb::Spawn {
+        let Launch {
+            id,
+            run,
+            args,
+            env,
+            cwd,
+            io,
+            user,
+            rlimits,
+            nice,
+            oom_score_adj,
+            ring_bytes,
+            overflow,
+            first_seq,
+        } = launch;
+        let variable = |(name, value): (Vec<u8>, Vec<u8>)| pb::Variable {
+            name: name.into(),
+            value: value.into(),
+        };
+        pb::Spawn {
+            id,
+            run,
+            args: args.into_iter().map(Into::into).collect(),
+            env: env.into_iter().map(variable).collect(),
+            cwd: cwd.into(),
+            io: Some(io.into()),
+            user: user.map(|User { uid, gid, groups }| pb::User { uid, gid, groups }),
+            rlimits: rlimits
+                .into_iter()
+                .map(|(resource, value)| pb::Rlimit { resource, value })
+                .collect(),
+            nice,
+            oom_score_adj,
+            ring_bytes,
+            overflow: pb::Overflow::from(overflow).into(),
+            first_seq,
+        }
+    }
+}
+
+impl TryFrom<pb::Spawn> for Launch {
+    type Error = Refused;
+
+    fn try_from(spawn: pb::Spawn) -> Result<Launch, Refused> {
+        let overflow = spawn.overflow();
+        let pb::Spawn {
+            id,
+            run,
+            args,
+            env,
+            cwd,
+            io,
+            user,
+            rlimits,
+            nice,
+            oom_score_adj,
+            ring_bytes,
+            overflow: _,
+            first_seq,
+        } = spawn;
+        if !(MIN_CAPACITY..=MAX_CAPACITY).contains(&ring_bytes) {
+            return Err(invalid(format!("a ring of {ring_bytes} bytes: 64 KiB to 1 GiB")));
+        }
+        if first_seq == 0 || first_seq > u64::MAX / 2 {
+            return Err(invalid("sequence numbers begin with 1, and have far to go"));
+        }
+        Ok(Launch {
+            id,
+            run,
+            args: args.into_iter().map(Into::into).collect(),
+            env: env
+                .into_iter()
+                .map(|pb::Variable { name, value }| (name.into(), value.into()))
+                .collect(),
+            cwd: cwd.into(),
+            io: io.ok_or_else(|| invalid("neither pipes nor terminal"))?.try_into()?,
+            user: user.map(|pb::User { uid, gid, groups }| User { uid, gid, groups }),
+            rlimits: rlimits
+                .into_iter()
+                .map(|pb::Rlimit { resource, value }| (resource, value))
+                .collect(),
+            nice,
+            oom_score_adj,
+            ring_bytes,
+            overflow: overflow.into(),
+            first_seq,
+        })
+    }
+}
+
+impl From<Io> for pb::spawn::Io {
+    fn from(io: Io) -> pb::spawn::Io {
+        match io {
+            Io::Pipes { stdin, merge_stderr } => {
+                pb::spawn::Io::Pipes(pb::Pipes { stdin, merge_stderr })
+            }
+            Io::Terminal(Size { rows, cols }) => {
+                pb::spawn::Io::Terminal(pb::Terminal { rows: rows.into(), cols: cols.into() })
+            }
+        }
+    }
+}
+
+impl TryFrom<pb::spawn::Io> for Io {
+    type Error = Refused;
+
+    fn try_from(io: pb::spawn::Io) -> Result<Io, Refused> {
+        match io {
+            pb::spawn::Io::Pipes(pb::Pipes { stdin, merge_stderr }) => {
+                Ok(Io::Pipes { stdin, merge_stderr })
+            }
+            pb::spawn::Io::Terminal(pb::Terminal { rows, cols }) => {
+                size(rows, cols).map(Io::Terminal)
+            }
+        }
+    }
+}
+
+/// A terminal's size as it came over the wire.
+pub(crate) fn size(rows: u32, cols: u32) -> Result<Size, Refused> {
+    Size::new(rows, cols).ok_or_else(|| {
+        invalid(format!("a terminal of {rows} rows and {cols} columns: 1 to {} each", Size::MAX))
+    })
+}
+
+impl From<Overflow> for pb::Overflow {
+    fn from(overflow: Overflow) -> pb::Overflow {
+        match overflow {
+            Overflow::DropOldest => pb::Overflow::DropOldest,
+            Overflow::Block => pb::Overflow::Block,
+        }
+    }
+}
+
+impl From<pb::Overflow> for Overflow {
+    fn from(overflow: pb::Overflow) -> Overflow {
+        match overflow {
+            pb::Overflow::Unspecified | pb::Overflow::DropOldest => Overflow::DropOldest,
+            pb::Overflow::Block => Overflow::Block,
+        }
+    }
+}
+
+impl From<Exit> for pb::Exit {
+    fn from(exit: Exit) -> pb::Exit {
+        let Exit { status, core_dumped, time, usage, final_seq, lingering } = exit;
+        pb::Exit {
+            status: Some(match status {
+                Status::Code(code) => pb::exit::Status::Code(code),
+                Status::Signal(signal) => pb::exit::Status::Signal(signal),
+            }),
+            core_dumped,
+            time,
+            usage: Some(usage.into()),
+            final_seq,
+            lingering: lingering.into_iter().map(Into::into).collect(),
+        }
+    }
+}
+
+impl TryFrom<pb::Exit> for Exit {
+    type Error = Refused;
+
+    fn try_from(exit: pb::Exit) -> Result<Exit, Refused> {
+        let pb::Exit { status, core_dumped, time, usage, final_seq, lingering } = exit;
+        let status = match status.ok_or_else(|| invalid("an exit without a status"))? {
+            pb::exit::Status::Code(code) => Status::Code(code),
+            pb::exit::Status::Signal(signal) => Status::Signal(signal),
+        };
+        Ok(Exit {
+            status,
+            core_dumped,
+            time,
+            usage: usage.unwrap_or_default().into(),
+            final_seq,
+            lingering: lingering.into_iter().map(Into::into).collect(),
+        })
+    }
+}
+
+/// Conversions both ways between structs whose fields are named and typed alike.
+macro_rules! same_fields {
+    ($($name:ident { $($field:ident),* })*) => {$(
+        impl From<$name> for pb::$name {
+            fn from($name { $($field),* }: $name) -> pb::$name {
+                pb::$name { $($field),* }
+            }
+        }
+        impl From<pb::$name> for $name {
+            fn from(pb::$name { $($field),* }: pb::$name) -> $name {
+                $name { $($field),* }
+            }
+        }
+    )*};
+}
+
+same_fields! {
+    Usage {
+        user_micros, system_micros, max_rss_bytes, minor_faults, major_faults,
+        voluntary_switches, involuntary_switches
+    }
+    Descendant { pid, command }
+    InputState { open, accepted, pending }
+}
+
+impl From<KillDomain> for pb::KillDomain {
+    fn from(domain: KillDomain) -> pb::KillDomain {
+        match domain {
+            KillDomain::Cgroup => pb::KillDomain::Cgroup,
+            KillDomain::Walk => pb::KillDomain::Walk,
+        }
+    }
+}
+
+impl From<pb::KillDomain> for KillDomain {
+    fn from(domain: pb::KillDomain) -> KillDomain {
+        match domain {
+            pb::KillDomain::Cgroup => KillDomain::Cgroup,
+            pb::KillDomain::Walk | pb::KillDomain::Unspecified => KillDomain::Walk,
+        }
+    }
+}
+
+impl From<Refused> for pb::Refusal {
+    fn from(refused: Refused) -> pb::Refusal {
+        let plain = |reason: pb::Reason| pb::Refusal {
+            reason: reason.into(),
+            message: refused.to_string(),
+            ..Default::default()
+        };
+        match &refused {
+            Refused::Invalid(_) => plain(pb::Reason::Invalid),
+            Refused::UnknownProcess => plain(pb::Reason::UnknownProcess),
+            Refused::SpawnFailed { step, errno, path } => pb::Refusal {
+                message: step.clone(),
+                errno: *errno,
+                path: path.clone().into(),
+                ..plain(pb::Reason::SpawnFailed)
+            },
+            Refused::TooMany => plain(pb::Reason::TooMany),
+            Refused::NotRunning => plain(pb::Reason::NotRunning),
+            Refused::StillRunning => plain(pb::Reason::StillRunning),
+            Refused::NotATerminal => plain(pb::Reason::NotATerminal),
+            Refused::StdinNotOpen => plain(pb::Reason::StdinNotOpen),
+            Refused::StdinFull(input) => {
+                pb::Refusal { input: Some((*input).into()), ..plain(pb::Reason::StdinFull) }
+            }
+            Refused::InputOffset(input) => {
+                pb::Refusal { input: Some((*input).into()), ..plain(pb::Reason::InputOffset) }
+            }
+            Refused::SignalFailed(errno) => {
+                pb::Refusal { errno: *errno, ..plain(pb::Reason::SignalFailed) }
+            }
+            Refused::Version(_) => plain(pb::Reason::Version),
+        }
+    }
+}
+
+impl From<pb::Refusal> for Refused {
+    fn from(refusal: pb::Refusal) -> Refused {
+        let reason = refusal.reason();
+        let pb::Refusal { reason: _, message, errno, path, input } = refusal;
+        let input = input.unwrap_or_default().into();
+        match reason {
+            pb::Reason::Unspecified | pb::Reason::Invalid => Refused::Invalid(message),
+            pb::Reason::UnknownProcess => Refused::UnknownProcess,
+            pb::Reason::SpawnFailed => {
+                let path = String::from_utf8_lossy(&path).into_owned();
+                Refused::SpawnFailed { step: message, errno, path }
+            }
+            pb::Reason::TooMany => Refused::TooMany,
+            pb::Reason::NotRunning => Refused::NotRunning,
+            pb::Reason::StillRunning => Refused::StillRunning,
+            pb::Reason::NotATerminal => Refused::NotATerminal,
+            pb::Reason::StdinNotOpen => Refused::StdinNotOpen,
+            pb::Reason::StdinFull => Refused::StdinFull(input),
+            pb::Reason::InputOffset => Refused::InputOffset(input),
+            pb::Reason::SignalFailed => Refused::SignalFailed(errno),
+            pb::Reason::Version => Refused::Version(message),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_launch_arrives_as_it_was_sent() {
+        let mut launch = Launch::new("id", [&b"prog"[..], b"\xff\x00"]);
+        launch.env = vec![(b"A".to_vec(), b"\xfe".to_vec())];
+        launch.cwd = b"/tmp".to_vec();
+        launch.user = Some(User { uid: 1, gid: 2, groups: vec![3, 4] });
+        launch.rlimits = vec![(7, 100)];
+        (launch.nice, launch.oom_score_adj) = (Some(-3), Some(500));
+        (launch.run, launch.first_seq, launch.ring_bytes) = (9, 77, 1 << 20);
+        launch.overflow = Overflow::Block;
+        let size = Size { rows: 1, cols: 1000 };
+        for io in [Io::Terminal(size), Io::Pipes { stdin: true, merge_stderr: true }] {
+            launch.io = io;
+            assert_eq!(Launch::try_from(pb::Spawn::from(launch.clone())), Ok(launch.clone()));
+        }
+    }
+
+    #[test]
+    fn a_launch_out_of_range_is_refused_with_the_range() {
+        let refusal = |change: fn(&mut pb::Spawn)| {
+            let mut spawn = pb::Spawn::from(Launch::new("id", ["prog"]));
+            change(&mut spawn);
+            Launch::try_from(spawn).unwrap_err().to_string()
+        };
+        assert!(refusal(|spawn| spawn.ring_bytes = 65_535).contains("64 KiB to 1 GiB"));
+        assert!(refusal(|spawn| spawn.first_seq = 0).contains("begin with 1"));
+        assert!(refusal(|spawn| spawn.io = None).contains("neither pipes nor terminal"));
+        assert!(
+            refusal(|spawn| {
+                let terminal = pb::Terminal { rows: 0, cols: 65_535 };
+                spawn.io = Some(pb::spawn::Io::Terminal(terminal));
+            })
+            .contains("1 to 1000 each")
+        );
+    }
+
+    #[test]
+    fn a_refusal_arrives_as_it_was_meant() {
+        let input = InputState { open: true, accepted: 5, pending: 3 };
+        let path = "/nowhere".to_owned();
+        let refusals = [
+            Refused::Invalid("why".into()),
+            Refused::UnknownProcess,
+            Refused::SpawnFailed { step: "cannot execute".into(), errno: 2, path },
+            Refused::TooMany,
+            Refused::NotRunning,
+            Refused::StillRunning,
+            Refused::NotATerminal,
+            Refused::StdinNotOpen,
+            Refused::StdinFull(input),
+            Refused::InputOffset(input),
+            Refused::SignalFailed(1),
+            Refused::Version("why".into()),
+        ];
+        for refused in refusals {
+            assert_eq!(Refused::from(pb::Refusal::from(refused.clone())), refused);
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Logs: to stderr, and never waiting for whoever reads it.
+
+use std::io::{self, Write};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use tracing_subscriber::EnvFilter;
+
+/// Begins logging. `RUST_LOG` chooses what; `info` unless it is set.
+pub fn init() {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let terminal = io::IsTerminal::is_terminal(&io::stderr());
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(|| Unblocked)
+        .with_ansi(terminal && std::env::var_os("NO_COLOR").is_none())
+        .try_init();
+}
+
+/// Says one line, without waiting either.
+pub fn say(line: &str) {
+    let _ = Unblocked.write(line.as_bytes());
+}
+
+/// Stderr, if it takes a line right now. A reader that does not keep up loses lines; the
+/// supervisor does not wait for it. The descriptor is shared with others, so it cannot simply
+/// be set not to block.
+struct Unblocked;
+
+impl Write for Unblocked {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let stderr = rustix::stdio::stderr();
+        let mut fds = [PollFd::new(&stderr, PollFlags::OUT)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let ready = rustix::event::poll(&mut fds, Some(&now)).unwrap_or(0) > 0;
+        if ready {
+            // A pipe that is ready takes this much at once.
+            let _ = rustix::io::write(stderr, &line[..line.len().min(4096)]);
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
