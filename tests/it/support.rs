@@ -1,0 +1,528 @@
+//! A keeper of its own for each test, and the words to speak to it.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::future::Future;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use procyard::keeper_client::{
+    Keeper, KeeperError, Output, Report, Reports, Spawned, Welcome, Write,
+};
+use procyard::process::{Exit, Io, Launch, Refused, Size, Status};
+use procyard::protocol::{self, pb};
+use procyard::transcript::{Chunk, Stream};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use tempfile::TempDir;
+
+/// The program under test; `PROCYARD_BINARY` names a copy that another user can execute.
+pub fn binary() -> String {
+    std::env::var("PROCYARD_BINARY").unwrap_or_else(|_| env!("CARGO_BIN_EXE_procyard").into())
+}
+
+/// For what must happen soon; generous, because the machine may be busy.
+pub const SOON: Duration = Duration::from_secs(60);
+/// A user without privileges, for tests that root runs.
+pub const NOBODY: u32 = 65534;
+pub const PIPES: Io = Io::Pipes { stdin: false, merge_stderr: false };
+pub const STDIN: Io = Io::Pipes { stdin: true, merge_stderr: false };
+pub const TERMINAL: Io = Io::Terminal(Size { rows: 24, cols: 80 });
+
+/// Awaits something that must happen; panics if it does not.
+pub async fn soon<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(SOON, what).await.expect("it did not happen in time")
+}
+
+/// Waits until `condition` holds.
+pub async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !condition() {
+        assert!(begin.elapsed() < SOON, "in vain waited until {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+pub fn is_root() -> bool {
+    rustix::process::getuid().is_root()
+}
+
+/// Says that a test cannot run here; to be followed by a return.
+pub fn skip(why: &str) {
+    eprintln!("skipped: {why}");
+}
+
+/// Whether all these programs can be found; says so if not.
+pub fn have(programs: &[&str]) -> bool {
+    let bins = ["/usr/local/bin", "/usr/bin", "/bin"];
+    let found = |program: &str| bins.iter().any(|bin| Path::new(bin).join(program).exists());
+    let missing = programs.iter().find(|program| !found(program));
+    missing.inspect(|program| skip(&format!("no {program} here"))).is_none()
+}
+
+/// More of everything that is a matter of volume.
+pub fn full_volume() -> bool {
+    std::env::var_os("PROCYARD_VOLUME").is_some_and(|volume| volume == "full")
+}
+
+/// A keeper process, stopped when dropped.
+pub struct TestKeeper {
+    pub child: Child,
+    pub directory: TempDir,
+    /// The child is not the keeper but its parent.
+    forked: bool,
+}
+
+impl TestKeeper {
+    pub fn start() -> TestKeeper {
+        TestKeeper::start_with(|_| {})
+    }
+
+    /// A keeper whose command was changed, such as to run under a limit.
+    pub fn start_with(change: impl FnOnce(&mut Command)) -> TestKeeper {
+        let directory = tempfile::tempdir().unwrap();
+        let mut command = Command::new(binary());
+        command.arg("keeper").arg("--control").arg(directory.path().join("control"));
+        command.env("RUST_LOG", "warn").stdin(Stdio::null());
+        change(&mut command);
+        TestKeeper { child: command.spawn().unwrap(), directory, forked: false }
+    }
+
+    /// A keeper under a prefix of other commands, such as `unshare`, that execs its arguments.
+    pub fn start_under(prefix: &[&str]) -> TestKeeper {
+        let directory = tempfile::tempdir().unwrap();
+        let mut command = Command::new(prefix[0]);
+        command.args(&prefix[1..]).args([&binary(), "keeper", "--control"]);
+        command.arg(directory.path().join("control"));
+        command.env("RUST_LOG", "warn").stdin(Stdio::null());
+        TestKeeper { child: command.spawn().unwrap(), directory, forked: false }
+    }
+
+    /// A keeper as PID 1 of a namespace, if namespaces can be had.
+    pub fn start_as_init() -> Option<TestKeeper> {
+        let mut prefix = vec!["unshare", "--fork", "--pid", "--mount-proc", "--kill-child"];
+        if !is_root() {
+            prefix.push("--map-root-user");
+        }
+        possible(&prefix).then(|| {
+            let mut keeper = TestKeeper::start_under(&prefix);
+            keeper.forked = true;
+            keeper
+        })
+    }
+
+    /// A keeper as PID 1 of a namespace that has about a hundred pids to give out, if namespaces
+    /// have a `pid_max` of their own.
+    pub fn start_with_few_pids() -> Option<TestKeeper> {
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+        let mut numbers = release.split(['.', '-']).map(|number| number.parse().unwrap_or(0));
+        let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+        let prefix = ["unshare", "--fork", "--pid", "--mount-proc", "--kill-child"];
+        if !is_root() || version < (6, 14) || !possible(&prefix) {
+            skip("a pid_max of its own for a namespace needs root, Linux 6.14 and unshare");
+            return None;
+        }
+        // The kernel gives those below 300 out only once.
+        let script = "echo 400 > /proc/sys/kernel/pid_max && \
+                      while [ \"$(sh -c 'echo $$')\" -lt 300 ]; do :; done; exec \"$@\"";
+        let mut keeper =
+            TestKeeper::start_under(&[&prefix[..], &["sh", "-c", script, "sh"]].concat());
+        keeper.forked = true;
+        Some(keeper)
+    }
+
+    /// A keeper that is not root's: of another user if the test is root, if that user can.
+    pub fn start_unprivileged() -> Option<TestKeeper> {
+        if !is_root() {
+            return Some(TestKeeper::start());
+        }
+        let able = Command::new(binary()).arg("--help").uid(NOBODY).stdout(Stdio::null()).status();
+        able.is_ok_and(|status| status.success()).then(|| {
+            TestKeeper::start_with(|command| {
+                let control = command.get_args().last().map(Path::new);
+                let directory = control.and_then(Path::parent).unwrap();
+                std::os::unix::fs::chown(directory, Some(NOBODY), Some(NOBODY)).unwrap();
+                command.uid(NOBODY).gid(NOBODY);
+            })
+        })
+    }
+
+    /// A keeper that sees no cgroup v2, and so has to walk to find descendants. Needs root.
+    pub fn start_without_cgroups() -> TestKeeper {
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let mounts = mounts.lines().filter(|line| line.contains(" - cgroup2 "));
+        let points: Vec<CString> =
+            mounts.map(|line| CString::new(line.split(' ').nth(4).unwrap()).unwrap()).collect();
+        TestKeeper::start_with(|command| {
+            let check = |result| match result {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            };
+            let hide = move || {
+                let (private, none) = (libc::MS_REC | libc::MS_PRIVATE, std::ptr::null());
+                // SAFETY: system calls that change this process's own mounts, seen by no other.
+                unsafe {
+                    check(libc::unshare(libc::CLONE_NEWNS))?;
+                    check(libc::mount(none, c"/".as_ptr(), none, private, none.cast()))?;
+                    let mut points = points.iter();
+                    points.try_for_each(|at| check(libc::umount2(at.as_ptr(), libc::MNT_DETACH)))
+                }
+            };
+            // SAFETY: only system calls, and memory that was allocated before the fork.
+            unsafe { command.pre_exec(hide) };
+        })
+    }
+
+    pub fn pid(&self) -> u32 {
+        let forked = self.forked.then(|| children(self.child.id()).first().copied()).flatten();
+        forked.unwrap_or(self.child.id())
+    }
+
+    /// Connects as the keeper's server, and adopts.
+    pub async fn connect(&self) -> Server {
+        let control = self.directory.path().join("control");
+        let begin = Instant::now();
+        let link = loop {
+            match UnixStream::connect(&control) {
+                Ok(link) => break link,
+                Err(error) => assert!(begin.elapsed() < SOON, "the keeper is not there: {error}"),
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        };
+        let (keeper, reports, welcome) = soon(Keeper::connect(link)).await.unwrap();
+        let adopted = soon(keeper.adopt()).await.unwrap();
+        Server { keeper, reports, welcome, adopted, exits: HashMap::new() }
+    }
+
+    /// Living processes that work in the keeper's directory: whatever a launch with it as `cwd`
+    /// has left, however it hides.
+    pub fn inhabitants(&self) -> Vec<u32> {
+        let here = std::fs::canonicalize(self.directory.path()).unwrap();
+        let lives_here =
+            |pid: &u32| std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd == here);
+        pids().filter(lives_here).collect()
+    }
+
+    /// Descriptors that the keeper has open.
+    pub fn descriptors(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
+    }
+}
+
+impl Drop for TestKeeper {
+    fn drop(&mut self) {
+        // Through a pidfd: one in a namespace is waited for by its parent, not by us.
+        let pid = Pid::from_raw(self.pid().cast_signed()).unwrap();
+        let pidfd = pidfd_open(pid, PidfdFlags::empty());
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_secs(40) {
+            // Twice and more: the test, in the server's place, ends nothing, so the keeper should
+            // not wait for it.
+            let _ = pidfd.as_ref().map(|pidfd| pidfd_send_signal(pidfd, Signal::TERM));
+            std::thread::sleep(Duration::from_millis(2));
+            if self.child.try_wait().unwrap().is_some() {
+                return;
+            }
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        assert!(std::thread::panicking(), "the keeper did not stop");
+    }
+}
+
+/// The test in the server's place.
+pub struct Server {
+    pub keeper: Keeper,
+    pub reports: Reports,
+    pub welcome: Welcome,
+    pub adopted: Vec<procyard::keeper_client::Adopted>,
+    exits: HashMap<u64, Exit>,
+}
+
+/// So that no two processes of a test run have the same id.
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+impl Server {
+    /// A launch of a shell line with the usual environment.
+    pub fn shell(&mut self, line: &str, io: Io) -> Launch {
+        self.launch(&["/bin/sh", "-c", line], io)
+    }
+
+    /// A launch of a program with the usual environment and an id of its own.
+    pub fn launch<A: AsRef<[u8]>>(&mut self, args: &[A], io: Io) -> Launch {
+        let next = NEXT.fetch_add(1, Ordering::Relaxed);
+        let id = format!("test-{}-{next}", std::process::id());
+        let mut launch = Launch::new(id.clone(), args);
+        launch.io = io;
+        for (name, value) in [("PATH", "/usr/local/bin:/usr/bin:/bin"), ("PROCYARD_ID", &id)] {
+            launch.env.push((name.into(), value.into()));
+        }
+        if let Io::Terminal(_) = io {
+            launch.env.push((b"TERM".to_vec(), b"xterm-256color".to_vec()));
+        }
+        launch
+    }
+
+    pub async fn spawn(&self, launch: Launch) -> Spawned {
+        soon(self.keeper.spawn(launch)).await.unwrap()
+    }
+
+    /// Starts a shell line.
+    pub async fn sh(&mut self, line: &str, io: Io) -> Spawned {
+        let launch = self.shell(line, io);
+        self.spawn(launch).await
+    }
+
+    /// Waits for the exit of a process. Exits of others are kept for their turn.
+    pub async fn exit(&mut self, key: u64) -> Exit {
+        soon(async {
+            while !self.exits.contains_key(&key) {
+                match self.reports.next().await.expect("the keeper is gone") {
+                    Report::Exited { key, exit } => {
+                        let again = self.exits.insert(key, exit);
+                        assert_eq!(again, None, "an exit was told twice");
+                    }
+                    Report::Drained { .. } | Report::Shutdown => {}
+                }
+            }
+        })
+        .await;
+        self.exits[&key].clone()
+    }
+
+    /// Runs a launch to its end: how it ended, and all it printed.
+    pub async fn run(&mut self, launch: Launch) -> (Exit, Vec<Chunk>) {
+        let spawned = self.spawn(launch).await;
+        let exit = self.exit(spawned.key).await;
+        (exit, read_all(&spawned).await)
+    }
+
+    /// Runs a shell line to its end: code or signal, and what it printed to stdout or terminal.
+    pub async fn output(&mut self, line: &str, io: Io) -> (Status, String) {
+        let launch = self.shell(line, io);
+        let (exit, chunks) = self.run(launch).await;
+        (exit.status, text(&chunks))
+    }
+
+    /// The refusal of a launch that cannot be.
+    pub async fn refusal(&self, launch: Launch) -> Refused {
+        refused(soon(self.keeper.spawn(launch)).await)
+    }
+}
+
+/// The refusal of a request that cannot be done.
+pub fn refused<T: std::fmt::Debug>(answer: Result<T, KeeperError>) -> Refused {
+    match answer {
+        Err(KeeperError::Refused(refused)) => refused,
+        other => panic!("expected a refusal, got {other:?}"),
+    }
+}
+
+/// A write at the end of the input.
+pub fn typed(data: impl AsRef<[u8]>) -> Write {
+    Write { data: bytes::Bytes::copy_from_slice(data.as_ref()), ..Write::default() }
+}
+
+/// A write at a place in the input.
+pub fn typed_at(offset: u64, data: impl AsRef<[u8]>) -> Write {
+    Write { offset: Some(offset), ..typed(data) }
+}
+
+/// A server that speaks the bare protocol, for what the client would not say or not tell.
+pub struct RawServer {
+    stream: UnixStream,
+    inbox: bytes::BytesMut,
+    last_request: u64,
+    /// Everything that came, in order.
+    pub log: Vec<pb::from_keeper::Body>,
+}
+
+impl RawServer {
+    /// Connects to a keeper that has no server.
+    pub fn connect(keeper: &TestKeeper) -> RawServer {
+        let control = keeper.directory.path().join("control");
+        let begin = Instant::now();
+        let stream = loop {
+            match UnixStream::connect(&control) {
+                Ok(stream) => break stream,
+                Err(error) => assert!(begin.elapsed() < SOON, "the keeper is not there: {error}"),
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        };
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        let inbox = bytes::BytesMut::new();
+        let mut server = RawServer { stream, inbox, last_request: 0, log: Vec::new() };
+        server.ask(pb::to_keeper::Body::Hello(pb::Hello { version: protocol::VERSION }));
+        server.ask(pb::to_keeper::Body::Adopt(pb::Adopt {}));
+        server
+    }
+
+    /// Sends a request and waits for its answer; what comes before it is in the log.
+    pub fn ask(&mut self, body: pb::to_keeper::Body) -> pb::reply::Result {
+        use std::io::{Read, Write};
+        self.last_request += 1;
+        let mut bytes = Vec::new();
+        let message = pb::ToKeeper { request: self.last_request, body: Some(body) };
+        protocol::encode(&message, &mut bytes);
+        self.stream.write_all(&bytes).unwrap();
+        loop {
+            while let Some(message) = protocol::decode::<pb::FromKeeper>(&mut self.inbox).unwrap() {
+                self.log.extend(message.body.clone());
+                if let Some(pb::from_keeper::Body::Reply(reply)) = message.body
+                    && reply.request == self.last_request
+                {
+                    return reply.result.unwrap();
+                }
+            }
+            let mut buffer = [0; 4096];
+            let len = self.stream.read(&mut buffer).expect("no answer in time");
+            assert!(len > 0, "the keeper hung up");
+            self.inbox.extend_from_slice(&buffer[..len]);
+        }
+    }
+}
+
+/// All that a process printed before its exit, from its first chunk on, and no gap.
+pub async fn read_all(spawned: &Spawned) -> Vec<Chunk> {
+    read_from(&spawned.output, 1).await
+}
+
+/// All that a process printed before its exit, from a chunk on, and no gap.
+pub async fn read_from(output: &Output, seq: u64) -> Vec<Chunk> {
+    soon(async {
+        let mut follower = output.follow(seq);
+        let mut chunks = Vec::new();
+        while let Some(batch) = follower.next(1 << 20).await.unwrap() {
+            assert_eq!(batch.gap, None);
+            chunks.extend(batch.chunks);
+        }
+        chunks
+    })
+    .await
+}
+
+/// Follows a process until what it printed contains `text`.
+pub async fn read_until(spawned: &Spawned, wanted: &str) -> String {
+    let mut follower = spawned.output.follow(1);
+    let mut seen = Vec::new();
+    let begin = Instant::now();
+    loop {
+        let next = tokio::time::timeout(SOON, follower.next(1 << 20)).await;
+        let shown = String::from_utf8_lossy(&seen).into_owned();
+        let Ok(next) = next else { panic!("no {wanted:?} in {shown:?}") };
+        let Some(batch) = next.unwrap() else { panic!("ended without {wanted:?}: {shown:?}") };
+        seen.extend(batch.chunks.iter().flat_map(|chunk| chunk.data.iter().copied()));
+        if String::from_utf8_lossy(&seen).contains(wanted) {
+            return String::from_utf8_lossy(&seen).into_owned();
+        }
+        assert!(begin.elapsed() < SOON, "no {wanted:?} in {shown:?}");
+    }
+}
+
+/// The bytes of all chunks of stdout or terminal.
+pub fn bytes(chunks: &[Chunk]) -> Vec<u8> {
+    let wanted = chunks.iter().filter(|chunk| chunk.stream != Stream::Stderr);
+    wanted.flat_map(|chunk| chunk.data.iter().copied()).collect()
+}
+
+/// The same as text.
+pub fn text(chunks: &[Chunk]) -> String {
+    String::from_utf8(bytes(chunks)).expect("not UTF-8")
+}
+
+/// What a program prints, as it arrives: a terminal puts a carriage return before each newline.
+pub fn as_shown(printed: &[u8], io: Io) -> Vec<u8> {
+    let lines = printed.split(|byte| *byte == b'\n').collect::<Vec<_>>();
+    match io {
+        Io::Terminal(_) => lines.join(&b"\r\n"[..]),
+        Io::Pipes { .. } => printed.to_vec(),
+    }
+}
+
+/// Whether a process lives: exists and is no zombie.
+pub fn alive(pid: u32) -> bool {
+    state(pid).is_some_and(|state| !matches!(state, 'Z' | 'X'))
+}
+
+/// All pids there are.
+pub fn pids() -> impl Iterator<Item = u32> {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// The state of a process as `ps` shows it; none: there is no such process.
+pub fn state(pid: u32) -> Option<char> {
+    stat(pid).first()?.chars().next()
+}
+
+/// Pids of the zombies that are children of a process.
+pub fn zombies(parent: u32) -> Vec<u32> {
+    children(parent).into_iter().filter(|pid| !alive(*pid)).collect()
+}
+
+/// Pids of the children of a process, zombies too.
+pub fn children(parent: u32) -> Vec<u32> {
+    pids().filter(|pid| stat(*pid).get(1) == Some(&parent.to_string())).collect()
+}
+
+/// Fields of `/proc/PID/stat` from the state on; none if there is no such process.
+pub fn stat(pid: u32) -> Vec<String> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+    fields.split_whitespace().map(String::from).collect()
+}
+
+/// CPU time of a process, in ticks of which there are 100 a second.
+pub fn cpu_ticks(pid: u32) -> u64 {
+    let fields = stat(pid);
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+/// Whether `true` can be run under a prefix of other commands.
+pub fn possible(prefix: &[&str]) -> bool {
+    let mut command = Command::new(prefix[0]);
+    command.args(&prefix[1..]).arg("true").stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// A file that shell lines wait at, with `read x <FILE`, until the test opens it.
+pub struct Gate {
+    file: std::fs::File,
+    pub path: String,
+}
+
+impl Gate {
+    pub fn new(directory: &Path) -> Gate {
+        use rustix::fs::{CWD, FileType, Mode, mknodat};
+        let path = directory.join("gate");
+        mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        // Open for both, so that nobody waits for the other end.
+        let file = std::fs::File::options().read(true).write(true).open(&path).unwrap();
+        Gate { file, path: path.to_str().unwrap().into() }
+    }
+
+    /// Lets so many pass.
+    pub fn open(&mut self, readers: usize) {
+        use std::io::Write;
+        self.file.write_all(&b"\n".repeat(readers)).unwrap();
+    }
+}
+
+/// Sets a resource limit in a command before it runs.
+pub fn limit(command: &mut Command, resource: rustix::process::Resource, value: u64) {
+    let limit = rustix::process::Rlimit { current: Some(value), maximum: Some(value) };
+    // SAFETY: one system call, which is safe between fork and exec.
+    unsafe {
+        command.pre_exec(move || Ok(rustix::process::setrlimit(resource, limit)?));
+    }
+}
+
+/// Writes a file that can be executed.
+pub fn executable(path: &Path, content: &str) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::write(path, content).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
