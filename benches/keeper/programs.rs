@@ -1,0 +1,53 @@
+//! The programs that are started.
+//!
+//! `/bin/true` spends most of its life on being linked, which hides what a start costs here, so
+//! there is also a static program that does nothing. It is written without a libc, and by its
+//! arguments it idles, floods or tells the time as well.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use crate::Result;
+
+pub(crate) const TRUE: &str = "/bin/true";
+const SOURCE: &str = include_str!("child.c");
+
+/// The static program, or why there is none.
+pub(crate) struct Programs {
+    child: std::result::Result<Child, String>,
+}
+
+struct Child {
+    path: String,
+    #[expect(dead_code, reason = "the program is deleted with it")]
+    directory: TempDir,
+}
+
+impl Programs {
+    pub(crate) fn compile() -> Programs {
+        Programs { child: compile().map_err(|error| error.to_string()) }
+    }
+
+    /// Path of the static program.
+    pub(crate) fn child(&self) -> Result<&str> {
+        let child = self.child.as_ref().map_err(String::as_str)?;
+        Ok(&child.path)
+    }
+}
+
+fn compile() -> Result<Child> {
+    let directory = tempfile::tempdir()?;
+    let [source, program]: [PathBuf; 2] = ["child.c", "child"].map(|n| directory.path().join(n));
+    std::fs::write(&source, SOURCE)?;
+    let mut cc = Command::new("cc");
+    cc.args(["-static", "-nostdlib", "-O2", "-fno-stack-protector", "-o"]);
+    let output = cc.arg(&program).arg(&source).output().map_err(|error| format!("cc: {error}"))?;
+    if !output.status.success() {
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("cc: {}", complaint.lines().next().unwrap_or_default()).into());
+    }
+    let path = program.into_os_string().into_string();
+    Ok(Child { path: path.map_err(|path| format!("{} is not UTF-8", path.display()))?, directory })
+}
