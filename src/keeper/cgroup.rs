@@ -26,8 +26,8 @@ const MOST_SWEPT: usize = 4;
 #[derive(Debug)]
 pub(super) struct Leaf {
     number: u64,
-    /// It is not used again: kernels since 6.14 count the kills of a cgroup and kill whoever is
-    /// cloned into it from one with another count.
+    /// It is not used again: newer kernels (seen on 6.18) kill at birth whoever is cloned into a
+    /// cgroup that was killed before.
     killed: bool,
 }
 
