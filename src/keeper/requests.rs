@@ -162,7 +162,8 @@ impl Keeper {
         program: &Program,
         streams: &Streams,
     ) -> Result<(Child, Option<Leaf>), Refused> {
-        let Some(ends) = streams.for_child() else { return Err(Refused::NotATerminal) };
+        let no_ends = || Refused::Invalid("neither pipes nor terminal".into());
+        let ends = streams.for_child().ok_or_else(no_ends)?;
         if let Some(cgroups) = &mut self.cgroups
             && let Ok((leaf, fd)) = cgroups.take()
         {

@@ -231,9 +231,7 @@ impl Program {
             oom_score_adj: score.transpose().map_err(|_| nul("the OOM score"))?,
         })
     }
-}
 
-impl Program {
     /// A failure in words, with the path that it speaks of.
     pub(super) fn explain(&self, failure: Failure) -> Refused {
         let path = match failure.step {
