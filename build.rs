@@ -1,8 +1,17 @@
-//! Compiles the protos without protoc: protox parses them, prost writes the Rust.
+//! Compiles the protos without protoc: protox parses them, prost and tonic write the Rust.
+
+use std::path::PathBuf;
+
+use prost_types::FileDescriptorSet;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=proto");
-    let files = protox::compile(["procyard/keeper/v1/keeper.proto"], ["proto"])?;
-    prost_build::Config::new().bytes(["."]).compile_fds(files)?;
+    let keeper = protox::compile(["procyard/keeper/v1/keeper.proto"], ["proto"])?;
+    prost_build::Config::new().bytes(["."]).compile_fds(keeper)?;
+
+    let public: FileDescriptorSet = protox::compile(["procyard/v1/service.proto"], ["proto"])?;
+    let out = PathBuf::from(std::env::var("OUT_DIR")?);
+    std::fs::write(out.join("procyard.v1.bin"), prost::Message::encode_to_vec(&public))?;
+    tonic_prost_build::configure().bytes(".").compile_fds(public)?;
     Ok(())
 }

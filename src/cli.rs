@@ -1,12 +1,15 @@
 //! The command line: one small file per command.
 
 mod keeper;
+mod options;
 mod serve;
 mod server;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+
+use crate::telemetry::Format;
 
 /// Runs other people's processes, and never loses one, nor a byte they print.
 #[derive(Parser)]
@@ -31,7 +34,12 @@ enum Command {
 /// Runs the command that was asked for.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    crate::telemetry::init();
+    let format = match &cli.command {
+        Command::Serve(serve) => serve.options.log_format,
+        Command::Server(server) => server.options.log_format,
+        Command::Keeper(_) => Format::Text,
+    };
+    crate::telemetry::init(format);
     let done = match cli.command {
         Command::Serve(serve) => serve.run(),
         Command::Server(server) => server.run(),

@@ -11,9 +11,15 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
+use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+/// How long another instance is waited for that looks at the same directory.
+const PATIENCE: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,17 +96,35 @@ impl Listen {
         Listen::Unix(directory.join("procyard.sock"))
     }
 
-    /// Opens the socket. Its file, if it has one, goes when the second value does.
-    pub fn open(&self) -> io::Result<(OwnedFd, Option<SocketFile>)> {
-        match self {
-            Listen::Unix(path) => listen_at(path).map(|(socket, file)| (socket, Some(file))),
+    /// Opens the socket.
+    pub fn open(&self) -> io::Result<Opened> {
+        let opened = |socket, file, place| Opened { socket, file, place };
+        Ok(match self {
+            Listen::Unix(path) => {
+                let (socket, file) = listen_at(path)?;
+                opened(socket, Some(file), self.clone())
+            }
             Listen::Abstract(name) => {
                 let address = UnixAddr::from_abstract_name(name)?;
-                Ok((UnixListener::bind_addr(&address)?.into(), None))
+                opened(UnixListener::bind_addr(&address)?.into(), None, self.clone())
             }
-            Listen::Tcp(address) => Ok((TcpListener::bind(address)?.into(), None)),
-        }
+            Listen::Tcp(address) => {
+                let listener = TcpListener::bind(address)?;
+                let place = Listen::Tcp(listener.local_addr()?);
+                opened(listener.into(), None, place)
+            }
+        })
     }
+}
+
+/// A socket that was opened.
+pub struct Opened {
+    /// It.
+    pub socket: OwnedFd,
+    /// Its file, if it has one: goes when this does.
+    pub file: Option<SocketFile>,
+    /// Where it is: with the port that was chosen, if none was asked for.
+    pub place: Listen,
 }
 
 /// The file of a Unix socket, removed when dropped, unless another has taken its place.
@@ -127,28 +151,58 @@ impl Drop for SocketFile {
 /// socket is replaced; one that answers is another instance's.
 pub fn listen_at(path: &Path) -> io::Result<(OwnedFd, SocketFile)> {
     let refuse = |kind, what: &str| Err(io::Error::new(kind, what));
+    if SocketAddrUnix::new(path).is_err() {
+        return refuse(io::ErrorKind::InvalidInput, "a socket's path has at most 107 bytes");
+    }
     if let Some(directory) = path.parent() {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-        let owner = fs::metadata(directory)?.uid();
+        let found = fs::metadata(directory)?;
+        let owner = found.uid();
         if owner != 0 && owner != rustix::process::getuid().as_raw() {
             return refuse(io::ErrorKind::PermissionDenied, "the directory is another user's");
         }
+        let mode = found.mode();
+        if mode & 0o022 != 0 && mode & 0o1000 == 0 {
+            let problem = "others may write to the directory, and could take the socket's place";
+            return refuse(io::ErrorKind::PermissionDenied, problem);
+        }
     }
+    // Whoever else finds the same stale socket waits here until this one is in its place.
+    let _alone = alone_in(path.parent().unwrap_or(Path::new("/")))?;
     match fs::symlink_metadata(path) {
         Ok(file) if !file.file_type().is_socket() => {
             return refuse(io::ErrorKind::AlreadyExists, "exists and is no socket");
         }
-        Ok(_) if is_stale(path)? => fs::remove_file(path)?,
-        Ok(_) => return refuse(io::ErrorKind::AddrInUse, "another instance listens there"),
-        Err(_) => {}
+        Ok(_) if !is_stale(path)? => {
+            return refuse(io::ErrorKind::AddrInUse, "another instance listens there");
+        }
+        Ok(_) | Err(_) => {}
     }
+    // It gets its name when it listens: nobody finds a socket that refuses them.
+    let nameless = path.with_file_name(format!(".{}", std::process::id()));
+    // Left by one with the same pid that was killed right here.
+    let _ = fs::remove_file(&nameless);
     // Made with the right permissions, not given them afterwards: no moment when others get in.
     let mask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
-    let listener = UnixListener::bind(path);
+    let listener = UnixListener::bind(&nameless);
     rustix::process::umask(mask);
     let listener = listener?;
+    fs::rename(&nameless, path)?;
     let file = SocketFile { path: path.into(), identity: SocketFile::identity(path)? };
     Ok((listener.into(), file))
+}
+
+/// Keeps other instances out of a directory while a socket in it is looked at and replaced.
+fn alone_in(directory: &Path) -> io::Result<fs::File> {
+    let directory = fs::File::open(directory)?;
+    for _ in 0..PATIENCE.as_millis() / PAUSE.as_millis() {
+        match rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(directory),
+            Err(Errno::WOULDBLOCK) => std::thread::sleep(PAUSE),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::TimedOut, "another process holds the directory's lock"))
 }
 
 /// Whether nobody listens on a socket any more. Only a refused connection shows it: a full

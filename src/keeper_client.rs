@@ -98,6 +98,15 @@ pub struct Write {
     pub eof: bool,
 }
 
+/// What came of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// How far the input is now.
+    pub input: InputState,
+    /// Bytes that the write added: what had been taken before is not among them.
+    pub added: u64,
+}
+
 /// What happened by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
@@ -127,6 +136,11 @@ impl Reports {
     /// The next report; none: the keeper is gone.
     pub async fn next(&mut self) -> Option<Report> {
         self.receiver.recv().await
+    }
+
+    /// The next report, if there is one already.
+    pub fn try_next(&mut self) -> Option<Report> {
+        self.receiver.try_recv().ok()
     }
 }
 
@@ -164,16 +178,16 @@ impl Keeper {
     }
 
     /// Types into a process: all of it or nothing is taken.
-    pub async fn write(&self, key: u64, write: Write) -> Result<InputState, KeeperError> {
+    pub async fn write(&self, key: u64, write: Write) -> Result<Written, KeeperError> {
         let Write { offset, data, eof } = write;
         match self.ask(Body::WriteInput(pb::WriteInput { key, offset, data, eof })).await? {
-            Answered::Input(state) => Ok(state),
+            Answered::Written(written) => Ok(written),
             other => Err(unexpected(&other)),
         }
     }
 
     /// Ends the input of a process.
-    pub async fn close(&self, key: u64) -> Result<InputState, KeeperError> {
+    pub async fn close(&self, key: u64) -> Result<Written, KeeperError> {
         self.write(key, Write { eof: true, ..Write::default() }).await
     }
 
@@ -196,6 +210,11 @@ impl Keeper {
             Answered::Killed(members) => Ok(members),
             other => Err(unexpected(&other)),
         }
+    }
+
+    /// Who of a tree is there now.
+    pub async fn members(&self, key: u64) -> Result<Vec<Descendant>, KeeperError> {
+        self.kill_tree(key, 0).await
     }
 
     /// Lets a blocking ring forget all chunks up to `seq`.

@@ -15,6 +15,13 @@ pub mod keeper;
 
 pub mod keeper_client;
 
+pub mod events;
+pub mod store;
+
+pub mod supervisor;
+
+pub mod grpc;
+
 pub mod server;
 
 pub mod config;

@@ -1,7 +1,24 @@
-//! The words for a process: how it is launched and how it ended.
+//! The words for a process: what was asked for (`spec`), how it is launched, its record and its
+//! life (`record`, `lifecycle`), how it ended.
 //!
-//! Plain data, shared by the keeper and the server. Knows neither the protocol between them
-//! nor any system call.
+//! Plain data and pure functions. What stands in this file is shared by the keeper and the
+//! server; the files below are the server's. Knows neither the protocol between them nor any
+//! system call.
+
+pub mod lifecycle;
+pub mod record;
+pub mod selector;
+pub mod signal;
+pub mod spec;
+pub mod wait;
+
+use serde::{Deserialize, Serialize};
+
+pub use lifecycle::{Kind, Life, Moment};
+pub use record::{Cause, End, Outcome, Phase, Printed, Record, Started, State};
+pub use selector::{AnyOf, Selector};
+pub use spec::{Environment, Program, Script, Spec, Stop, Streams};
+pub use wait::{Until, WaitFor};
 
 /// How a process is to be started: everything resolved, nothing left to decide.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,6 +76,9 @@ impl Launch {
 /// Size of a ring unless another is asked for.
 pub const DEFAULT_RING: u64 = 8 << 20;
 
+/// Most bytes of input that may pend for one process.
+pub const MAX_PENDING_INPUT: u64 = 1 << 20;
+
 /// Where the standard streams of a process go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Io {
@@ -74,7 +94,7 @@ pub enum Io {
 }
 
 /// Size of a terminal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Size {
     /// Rows.
     pub rows: u16,
@@ -94,7 +114,7 @@ impl Size {
 }
 
 /// A user to run as.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct User {
     /// User id.
     pub uid: u32,
@@ -105,7 +125,7 @@ pub struct User {
 }
 
 /// What happens when a ring is full.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Overflow {
     /// The oldest chunks make room.
     DropOldest,
@@ -114,7 +134,7 @@ pub enum Overflow {
 }
 
 /// How a process ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
     /// Code or signal.
     pub status: Status,
@@ -131,7 +151,7 @@ pub struct Exit {
 }
 
 /// Code or signal, never both.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Status {
     /// It exited with this code.
     Code(i32),
@@ -140,7 +160,7 @@ pub enum Status {
 }
 
 /// Resources that a process used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// CPU time in user mode, microseconds.
     pub user_micros: u64,
@@ -159,7 +179,7 @@ pub struct Usage {
 }
 
 /// A process of someone's tree.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Descendant {
     /// Its pid: information, never identity.
     pub pid: u32,
@@ -185,6 +205,17 @@ pub enum KillDomain {
     Cgroup,
     /// A walk over descendants by parent, session, group and cookie.
     Walk,
+}
+
+/// Steps of a start that are known by name on both sides: what their failure means is more than
+/// the kernel's word for it.
+pub mod step {
+    /// The kernel made no process.
+    pub const MAKE: &str = "cannot make a process";
+    /// The user could not be changed.
+    pub const USER: &str = "cannot become the user";
+    /// No terminal could be had.
+    pub const TERMINAL: &str = "cannot open a terminal";
 }
 
 /// Why the keeper did not do what it was asked. Nothing changed.

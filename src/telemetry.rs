@@ -5,15 +5,36 @@ use std::io::{self, Write};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use tracing_subscriber::EnvFilter;
 
+/// How logs are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// Lines for people.
+    Text,
+    /// A JSON object per line.
+    Json,
+}
+
+impl std::fmt::Display for Format {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Format::Text => "text",
+            Format::Json => "json",
+        })
+    }
+}
+
 /// Begins logging. `RUST_LOG` chooses what; `info` unless it is set.
-pub fn init() {
+pub fn init(format: Format) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let terminal = io::IsTerminal::is_terminal(&io::stderr());
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(|| Unblocked)
-        .with_ansi(terminal && std::env::var_os("NO_COLOR").is_none())
-        .try_init();
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Unblocked);
+    let _ = match format {
+        Format::Json => logs.json().flatten_event(true).try_init(),
+        Format::Text => {
+            let colours = terminal && std::env::var_os("NO_COLOR").is_none();
+            logs.with_ansi(colours).try_init()
+        }
+    };
 }
 
 /// Says one line, without waiting either.

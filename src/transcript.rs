@@ -3,13 +3,17 @@
 //! Owns the words for output (chunk, stream, gap), the layout of a ring in shared memory
 //! and reading it by cursor. Never writes a ring: the keeper alone does (`keeper::ring`).
 
+pub mod matcher;
 pub mod reader;
 pub mod ring;
+mod view;
 
 use bytes::Bytes;
 
+pub use matcher::{Match, Matcher};
 pub use reader::{Batch, Reader};
 pub use ring::Ring;
+pub use view::View;
 
 /// Where a chunk came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -47,4 +51,19 @@ pub struct Gap {
     pub to_seq: u64,
     /// Bytes in them; none when the reader began inside the gap and cannot know.
     pub dropped_bytes: Option<u64>,
+}
+
+/// How much there is in a transcript, and was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// The oldest chunk that is kept.
+    pub first_seq: u64,
+    /// Number that the next chunk will have.
+    pub next_seq: u64,
+    /// Bytes that were ever printed.
+    pub total_bytes: u64,
+    /// Of these, bytes that are no longer kept.
+    pub dropped_bytes: u64,
+    /// When the newest chunk came, nanoseconds since 1970; 0: there was none.
+    pub last_time: u64,
 }

@@ -4,6 +4,7 @@ use std::error::Error;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
+use super::options::Options;
 use crate::server;
 
 /// The server that `serve` starts and restarts; not to be run by hand.
@@ -12,6 +13,8 @@ pub(super) struct Server {
     /// How many listening sockets follow the link, from descriptor 4 on.
     #[arg(long, default_value_t = 0)]
     listeners: i32,
+    #[command(flatten)]
+    pub(super) options: Options,
 }
 
 impl Server {
@@ -25,6 +28,13 @@ impl Server {
         let missing = "this command is started by `procyard serve`, with its sockets";
         let link = UnixStream::from(inherited(3).ok_or(missing)?);
         let listeners: Option<Vec<OwnedFd>> = (4..4 + self.listeners).map(inherited).collect();
-        server::run(link, listeners.ok_or(missing)?)
+        // As long as this is open the keeper waits to hear why.
+        let heard = link.try_clone()?;
+        let served = server::run(link, listeners.ok_or(missing)?, &self.options.for_server());
+        if let Err(error) = &served {
+            tracing::error!(%error, "the server cannot go on");
+        }
+        drop(heard);
+        served
     }
 }

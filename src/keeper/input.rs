@@ -9,10 +9,10 @@ use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 
-use crate::process::{InputState, Refused};
+use crate::process::{InputState, MAX_PENDING_INPUT, Refused};
 
 /// Most bytes that may pend.
-const MAX_PENDING: usize = 1 << 20;
+const MAX_PENDING: usize = MAX_PENDING_INPUT as usize;
 
 /// The input of a process.
 pub(super) struct Input {

@@ -23,6 +23,9 @@ const QUIET_LOOKS: u32 = 3;
 /// Most of those ended that an answer lists; a bomb may have any number.
 const MOST_LISTED: usize = 10_000;
 
+/// Looks for those who missed a signal: enough for a few generations of newborns.
+const MOST_LOOKS: u32 = 4;
+
 /// A kill under way.
 pub(super) struct Kill {
     key: u64,
@@ -49,7 +52,8 @@ impl Keeper {
         if self.held.get(key).is_none() {
             return Some(Err(Refused::UnknownProcess));
         }
-        if let Err(refused) = check_signal(signal) {
+        // 0 is no signal: it only asks who is there.
+        if let (true, Err(refused)) = (signal != 0, check_signal(signal)) {
             return Some(Err(refused));
         }
         if signal == libc::SIGKILL {
@@ -57,17 +61,32 @@ impl Keeper {
             self.kills_due = true;
             return None;
         }
-        self.forest.refresh(&self.held, true);
-        let mut members = self.members(key);
-        members.retain(|member| tree::signal(member, signal));
-        if [libc::SIGTERM, libc::SIGHUP, libc::SIGINT, libc::SIGQUIT].contains(&signal) {
-            // Meant to end it; but who is stopped takes nothing but KILL before it is continued.
-            for member in &members {
-                tree::signal(member, libc::SIGCONT);
-            }
-        }
+        let members = self.signal_tree(key, signal);
         let members = members.iter().map(|member| member.describe().into()).collect();
         Some(Ok(Answer::Killed(pb::Killed { members })))
+    }
+
+    /// Sends a signal to everyone of a tree, and returns those who were there to take it. Whoever
+    /// was forked before its parent was signalled, but after the look, is found by the next look;
+    /// whoever forks on after the signal does so by its own choice.
+    fn signal_tree(&mut self, key: u64, signal: i32) -> Vec<Member> {
+        // Meant to end it; but who is stopped takes nothing but KILL before it is continued.
+        let ends = [libc::SIGTERM, libc::SIGHUP, libc::SIGINT, libc::SIGQUIT].contains(&signal);
+        let mut reached: Vec<Member> = Vec::new();
+        for _ in 0..if signal == 0 { 1 } else { MOST_LOOKS } {
+            self.forest.refresh(&self.held, true);
+            let known: HashSet<i32> = reached.iter().map(|member| member.pid).collect();
+            let mut members = self.members(key);
+            members.retain(|member| !known.contains(&member.pid) && tree::signal(member, signal));
+            if members.is_empty() {
+                break;
+            }
+            for member in members.iter().filter(|_| ends) {
+                tree::signal(member, libc::SIGCONT);
+            }
+            reached.append(&mut members);
+        }
+        reached
     }
 
     /// Takes another look at what is being killed, and answers for what is gone.

@@ -17,7 +17,7 @@ use super::streams::Streams;
 use super::terminal::Terminal;
 use super::tree;
 use super::turns::{BUDGET, Keeper, tell};
-use crate::process::{Io, Launch, Refused};
+use crate::process::{Io, Launch, Refused, step};
 use crate::protocol::pb::reply::Result as Answer;
 use crate::protocol::pb::to_keeper::Body;
 use crate::protocol::{self, pb, socket};
@@ -190,11 +190,13 @@ impl Keeper {
         let watched = held.input.waiting().is_some();
         let eof_character = held.terminal.as_ref().map(Terminal::eof);
         let write = Write { offset: *offset, data, eof: *eof, eof_character };
+        let before = held.input.state().accepted;
         let state = held.input.write(&write)?;
         if !watched {
             self.watch_input(*key);
         }
-        Ok(Answer::Input(state.into()))
+        let added = state.accepted - before;
+        Ok(Answer::Written(pb::Written { input: Some(state.into()), added }))
     }
 
     fn resize(&mut self, resize: &pb::Resize) -> Result<(), Refused> {
@@ -261,7 +263,7 @@ pub(super) fn check_signal(signal: i32) -> Result<(), Refused> {
 fn unopened(io: Io, errno: Errno) -> Refused {
     let step = match io {
         Io::Pipes { .. } => "cannot open pipes",
-        Io::Terminal(_) => "cannot open a terminal",
+        Io::Terminal(_) => step::TERMINAL,
     };
     Refused::SpawnFailed { step: step.into(), errno: errno.raw_os_error(), path: String::new() }
 }

@@ -155,12 +155,14 @@ impl Writer {
         let header = self.ring.header();
         header.next_seq.store(self.next_seq, Ordering::Relaxed);
         header.total_bytes.store(self.total, Ordering::Relaxed);
+        header.last_time.store(time, Ordering::Relaxed);
         header.head.store(self.head, Ordering::Release);
     }
 
     /// Moves the tail until `size` bytes fit behind the head.
     fn make_room(&mut self, size: u64) -> Result<(), Unappended> {
         let mut tail = self.tail;
+        let mut dropped = None;
         let mut room = true;
         while self.head + size - tail > self.limit {
             let frame = self.ring.frame(tail);
@@ -170,6 +172,12 @@ impl Writer {
                 break;
             }
             tail += frame.size();
+            dropped = frame.stream.is_some().then_some(frame).or(dropped);
+        }
+        if let Some(frame) = dropped {
+            let header = self.ring.header();
+            header.first_kept.store(frame.seq + 1, Ordering::Relaxed);
+            header.dropped_bytes.store(frame.total + frame.len, Ordering::Relaxed);
         }
         if tail != self.tail {
             self.tail = tail;
@@ -234,6 +242,21 @@ mod tests {
     }
 
     #[test]
+    fn the_figures_tell_what_is_kept_and_what_was_dropped() {
+        let mut writer = Writer::create(64 << 10, Overflow::DropOldest, 3).unwrap();
+        let figures = Ring::open(writer.fd()).unwrap().figures();
+        assert_eq!((figures.first_seq, figures.next_seq, figures.last_time), (3, 3, 0));
+        for _ in 0..100 {
+            append(&mut writer, Stream::Stdout, &[b'x'; 1000]).unwrap();
+        }
+        let figures = Ring::open(writer.fd()).unwrap().figures();
+        let kept = reader(&writer, 3).read(1 << 20);
+        assert_eq!(figures.first_seq, kept.chunks[0].seq);
+        assert_eq!(Some(figures.dropped_bytes), kept.gap.unwrap().dropped_bytes);
+        assert_eq!((figures.next_seq, figures.total_bytes, figures.last_time), (103, 100_000, 7));
+    }
+
+    #[test]
     fn a_reader_at_the_end_gets_nothing_until_more_comes() {
         let mut writer = Writer::create(64 << 10, Overflow::DropOldest, 5).unwrap();
         let mut late = reader(&writer, 5);
@@ -256,7 +279,9 @@ mod tests {
             append(&mut writer, Stream::Stdout, &[b'a'; 100]).unwrap();
         }
         let mut reader = reader(&writer, 1);
-        assert_eq!(reader.read(250).chunks.len(), 2);
+        // Each counts for more than its bytes.
+        assert_eq!(reader.read(300).chunks.len(), 1);
+        assert_eq!(reader.read(400).chunks.len(), 2);
         assert_eq!(reader.read(1).chunks.len(), 1);
     }
 

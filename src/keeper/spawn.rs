@@ -163,6 +163,8 @@ impl Spawner {
 /// What the child needs of a [`Launch`], in the form that the kernel takes.
 pub(super) struct Program {
     candidates: Vec<CString>,
+    /// They come of a search in `PATH`.
+    searched: bool,
     args: CStrings,
     env: CStrings,
     cwd: Option<CString>,
@@ -175,7 +177,7 @@ pub(super) struct Program {
 /// Strings as exec takes them: pointers ended by null, with what they point to.
 struct CStrings {
     pointers: Vec<*const c_char>,
-    #[expect(dead_code, reason = "kept because `pointers` point into it")]
+    /// What they point to.
     strings: Vec<CString>,
 }
 
@@ -183,6 +185,10 @@ impl CStrings {
     fn new(strings: Vec<CString>) -> CStrings {
         let pointers = strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect();
         CStrings { pointers, strings }
+    }
+
+    fn first(&self) -> Option<&CString> {
+        self.strings.first()
     }
 }
 
@@ -222,6 +228,7 @@ impl Program {
         let score = launch.oom_score_adj.map(|score| CString::new(score.to_string()));
         Ok(Program {
             candidates: candidates(first, path),
+            searched: !first.contains(&b'/'),
             args: CStrings::new(args),
             env: CStrings::new(env),
             cwd,
@@ -235,6 +242,8 @@ impl Program {
     /// A failure in words, with the path that it speaks of.
     pub(super) fn explain(&self, failure: Failure) -> Refused {
         let path = match failure.step {
+            // Found in no directory: no path is the one that is missing.
+            Step::Exec if failure.errno == libc::ENOENT && self.searched => self.args.first(),
             Step::Exec => self.candidates.get(failure.candidate),
             Step::Directory => self.cwd.as_ref(),
             _ => None,

@@ -14,7 +14,7 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::{Adopted, Output, Progress, Report, Spawned, Welcome};
+use super::{Adopted, Output, Progress, Report, Spawned, Welcome, Written};
 use crate::process::{Descendant, InputState, Refused};
 use crate::protocol::{decode, encode, pb, socket};
 use crate::transcript::Ring;
@@ -37,15 +37,45 @@ pub(super) enum Answered {
     Welcome(Welcome),
     Adopted(Vec<Adopted>),
     Spawned(Spawned),
-    Input(InputState),
+    Written(Written),
     Killed(Vec<Descendant>),
     Done,
 }
 
 struct Pending {
     answer: oneshot::Sender<Result<Answered, Refused>>,
-    /// The process that will be forgotten when this succeeds.
-    releases: Option<u64>,
+    then: Then,
+}
+
+/// What becomes of the known state of a process when a request succeeds. Reports say the same, but
+/// come only with other news, and whoever asked must not see the state of before.
+enum Then {
+    Nothing,
+    /// It begins, with an input that is open or not.
+    Begins {
+        open: bool,
+    },
+    /// Its input is further on.
+    Writes(u64),
+    /// It is forgotten.
+    Releases(u64),
+}
+
+impl Then {
+    fn of(asked: Option<&Asked>) -> Then {
+        match asked {
+            Some(Asked::Spawn(spawn)) => Then::Begins {
+                open: match spawn.io {
+                    Some(pb::spawn::Io::Terminal(_)) => true,
+                    Some(pb::spawn::Io::Pipes(pb::Pipes { stdin, .. })) => stdin,
+                    None => false,
+                },
+            },
+            Some(Asked::WriteInput(write)) => Then::Writes(write.key),
+            Some(Asked::Release(release)) => Then::Releases(release.key),
+            _ => Then::Nothing,
+        }
+    }
 }
 
 pub(super) struct Connection {
@@ -124,12 +154,9 @@ impl Connection {
     fn ask(&mut self, Ask { mut message, answer }: Ask) {
         self.last_request += 1;
         message.request = self.last_request;
-        let releases = match &message.body {
-            Some(Asked::Release(release)) => Some(release.key),
-            _ => None,
-        };
         encode(&message, &mut self.outbox);
-        self.pending.insert(message.request, Pending { answer, releases });
+        let then = Then::of(message.body.as_ref());
+        self.pending.insert(message.request, Pending { answer, then });
     }
 
     fn send(&mut self) -> io::Result<()> {
@@ -183,15 +210,26 @@ impl Connection {
                 Ok(Answered::Adopted(std::mem::take(&mut self.adopted)))
             }
             Some(Answer::Spawned(pb::Spawned { key, pid, start_time, existed })) => {
-                let output = self.output(key);
+                let open = matches!(pending.then, Then::Begins { open: true });
+                let input = InputState { open, ..InputState::default() };
+                let progress = Progress { input, ..Progress::default() };
+                let output = self.output_of(key, progress);
                 Ok(Answered::Spawned(Spawned { key, pid, start_time, existed, output }))
             }
-            Some(Answer::Input(state)) => Ok(Answered::Input(state.into())),
+            Some(Answer::Written(pb::Written { input, added })) => {
+                let input = input.unwrap_or_default().into();
+                if let Then::Writes(key) = pending.then
+                    && let Some(progress) = self.outputs.get(&key)
+                {
+                    progress.send_modify(|progress| progress.input = input);
+                }
+                Ok(Answered::Written(Written { input, added }))
+            }
             Some(Answer::Killed(pb::Killed { members })) => {
                 Ok(Answered::Killed(members.into_iter().map(Into::into).collect()))
             }
             Some(Answer::Done(pb::Done {})) => {
-                if let Some(key) = pending.releases {
+                if let Then::Releases(key) = pending.then {
                     self.outputs.remove(&key);
                 }
                 Ok(Answered::Done)
@@ -205,9 +243,13 @@ impl Connection {
 
     /// The output of a process, known from now on.
     fn output(&mut self, key: u64) -> Output {
-        let progress =
-            self.outputs.entry(key).or_insert_with(|| watch::Sender::new(Progress::default()));
-        Output::new(progress.subscribe())
+        self.output_of(key, Progress::default())
+    }
+
+    /// The same, of a process that is this far unless something was reported of it already.
+    fn output_of(&mut self, key: u64, progress: Progress) -> Output {
+        let sender = self.outputs.entry(key).or_insert_with(|| watch::Sender::new(progress));
+        Output::new(sender.subscribe())
     }
 
     fn report(&mut self, report: pb::Report) -> io::Result<()> {

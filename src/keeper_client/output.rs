@@ -58,7 +58,7 @@ impl Output {
 
     /// Reads along from the chunk `seq` on.
     pub fn follow(&self, seq: u64) -> Follower {
-        Follower { output: self.clone(), seq, reader: None }
+        Follower { output: self.clone(), seq, total: None, reader: None }
     }
 }
 
@@ -66,23 +66,44 @@ impl Output {
 pub struct Follower {
     output: Output,
     seq: u64,
+    /// Bytes before it, if known.
+    total: Option<u64>,
     /// Made when there is a ring.
     reader: Option<Reader>,
 }
 
 impl Follower {
+    /// The same follower, told how many bytes lie before its first chunk: see [`Reader::knowing`].
+    pub fn knowing(mut self, total: Option<u64>) -> Follower {
+        self.total = total;
+        self
+    }
+
     /// The chunk that will be read next.
     pub fn next_seq(&self) -> u64 {
         self.reader.as_ref().map_or(self.seq, Reader::next_seq)
     }
 
-    /// Takes what is there: see [`Reader::read`].
+    /// Bytes of all streams before that chunk, if known.
+    pub fn total(&self) -> Option<u64> {
+        self.reader.as_ref().map_or(self.total, Reader::total)
+    }
+
+    /// Takes what is there: see [`Reader::read`]. What is reported later wakes
+    /// [`Follower::changed`].
     pub fn read(&mut self, max_bytes: usize) -> Batch {
+        let progress = self.output.progress.borrow_and_update();
         if self.reader.is_none() {
-            let ring = self.output.progress.borrow().ring.clone();
-            self.reader = ring.map(|ring| Reader::new(ring, self.seq));
+            let ring = progress.ring.clone();
+            self.reader = ring.map(|ring| Reader::new(ring, self.seq).knowing(self.total));
         }
+        drop(progress);
         self.reader.as_mut().map(|reader| reader.read(max_bytes)).unwrap_or_default()
+    }
+
+    /// Waits for a report that came after the last read. An error: there will be none any more.
+    pub async fn changed(&mut self) -> Result<(), KeeperError> {
+        self.output.progress.changed().await.map_err(|_| KeeperError::Disconnected)
     }
 
     /// Waits for something to read; none when the process has exited and all that it printed
@@ -90,7 +111,7 @@ impl Follower {
     pub async fn next(&mut self, max_bytes: usize) -> Result<Option<Batch>, KeeperError> {
         loop {
             // Looked at before reading: what is reported later wakes the wait below.
-            let final_seq = self.output.progress.borrow_and_update().final_seq;
+            let final_seq = self.output.progress.borrow().final_seq;
             let batch = self.read(max_bytes);
             if batch.gap.is_some() || !batch.chunks.is_empty() {
                 return Ok(Some(batch));
@@ -98,7 +119,7 @@ impl Follower {
             if final_seq.is_some_and(|last| self.next_seq() >= last) {
                 return Ok(None);
             }
-            self.output.progress.changed().await.map_err(|_| KeeperError::Disconnected)?;
+            self.changed().await?;
         }
     }
 }

@@ -12,6 +12,9 @@ use bytes::{BufMut, BytesMut};
 use super::ring::{Frame, Ring};
 use super::{Chunk, Gap, Stream};
 
+/// What a chunk counts for besides its bytes: there may be many of one byte.
+const COST: u64 = 64;
+
 /// How often one read may be lapped before it has anything. Each time the writer has gone round.
 const MOST_ROUNDS: u32 = 10_000;
 
@@ -46,13 +49,25 @@ impl Reader {
         Reader { ring, seq, position: start, total: start }
     }
 
+    /// The same reader, told how many bytes lie before its next chunk: it will count a gap that
+    /// it begins in.
+    pub fn knowing(mut self, total: Option<u64>) -> Reader {
+        self.total = self.total.or(total);
+        self
+    }
+
     /// The chunk that will be read next.
     pub fn next_seq(&self) -> u64 {
         self.seq
     }
 
-    /// Takes what is there, about `max_bytes` at most but always at least one chunk; nothing
-    /// when the reader is at the end.
+    /// Bytes of all streams before that chunk, if known.
+    pub fn total(&self) -> Option<u64> {
+        self.total
+    }
+
+    /// Takes what is there, `max_bytes` at most, each chunk counted with what it costs besides
+    /// its bytes, but always at least one chunk; nothing when the reader is at the end.
     pub fn read(&mut self, max_bytes: usize) -> Batch {
         let mut batch = Batch::default();
         let mut buffer = BytesMut::new();
@@ -61,7 +76,7 @@ impl Reader {
         loop {
             match self.take(left, &mut buffer, batch.chunks.is_empty()) {
                 Ok(Some(chunk)) => {
-                    left = left.saturating_sub(chunk.data.len() as u64);
+                    left = left.saturating_sub(chunk.data.len() as u64 + COST);
                     batch.chunks.push(chunk);
                 }
                 Ok(None) => return batch,
@@ -85,7 +100,7 @@ impl Reader {
         let Some((position, frame, stream)) = self.next_frame(head)? else {
             return Ok(None);
         };
-        if frame.len > left && !first {
+        if frame.len + COST > left && !first {
             return Ok(None);
         }
         let len = frame.len as usize;

@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
-use super::Stream;
+use super::{Figures, Stream};
 
 /// Smallest ring that can be asked for.
 pub const MIN_CAPACITY: u64 = 64 << 10;
@@ -35,7 +35,7 @@ pub const FRAME_HEADER: u64 = 40;
 /// Most payload of one frame, however large the ring.
 pub const MAX_PAYLOAD: u64 = 64 << 10;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"pyring\0\x01");
+const MAGIC: u64 = u64::from_le_bytes(*b"pyring\0\x02");
 const SEGMENT: u64 = 64 << 10;
 const FILLER: u8 = 0xff;
 
@@ -53,6 +53,12 @@ pub struct Header {
     pub next_seq: AtomicU64,
     /// Bytes of output that were ever appended.
     pub total_bytes: AtomicU64,
+    /// Sequence number of the oldest chunk that is kept.
+    pub first_kept: AtomicU64,
+    /// Bytes of output before that chunk.
+    pub dropped_bytes: AtomicU64,
+    /// When the newest chunk was appended, nanoseconds since 1970; 0: there is none.
+    pub last_time: AtomicU64,
 }
 
 /// What the five words before a payload say.
@@ -117,6 +123,7 @@ impl Ring {
         header.capacity.store(capacity, Ordering::Relaxed);
         header.first_seq.store(first_seq, Ordering::Relaxed);
         header.next_seq.store(first_seq, Ordering::Relaxed);
+        header.first_kept.store(first_seq, Ordering::Relaxed);
         header.magic.store(MAGIC, Ordering::Release);
         Ok((ring, fd))
     }
@@ -164,6 +171,26 @@ impl Ring {
     /// Sequence number of the first chunk that there ever was.
     pub fn first_seq(&self) -> u64 {
         self.header().first_seq.load(Ordering::Relaxed)
+    }
+
+    /// How much there is and was. Each figure is right for itself; while the writer runs, two
+    /// of them may be an append apart.
+    pub fn figures(&self) -> Figures {
+        let header = self.header();
+        let get = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
+        let next_seq = header.next_seq.load(Ordering::Acquire);
+        Figures {
+            first_seq: get(&header.first_kept).min(next_seq),
+            next_seq,
+            total_bytes: get(&header.total_bytes),
+            dropped_bytes: get(&header.dropped_bytes),
+            last_time: get(&header.last_time),
+        }
+    }
+
+    /// Memory that has been taken for it.
+    pub fn memory(&self) -> u64 {
+        self.header().head.load(Ordering::Relaxed).min(self.capacity) + self.data as u64
     }
 
     /// Bytes of the data area.

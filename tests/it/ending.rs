@@ -151,7 +151,7 @@ async fn five_hundred_that_end_at_once_are_five_hundred_exits() {
         soon(server.keeper.release(*key)).await.unwrap();
     }
     assert_eq!(started.len(), ALL);
-    assert_eq!(zombies(keeper.pid()), []);
+    assert_eq!(zombies(keeper.pid()), Vec::<u32>::new());
     assert_eq!((keeper.descriptors(), children(keeper.pid())), (before, vec![]));
     // Were an exit told twice, the second would have come before this one.
     assert_eq!(server.output("echo hi", PIPES).await, (Status::Code(0), "hi\n".into()));

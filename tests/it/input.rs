@@ -12,7 +12,7 @@ use crate::support::*;
 const BOUND: u64 = 1 << 20;
 
 async fn write(server: &Server, process: &Spawned, write: Write) -> InputState {
-    soon(server.keeper.write(process.key, write)).await.unwrap()
+    soon(server.keeper.write(process.key, write)).await.unwrap().input
 }
 
 async fn refusal(server: &Server, process: &Spawned, write: Write) -> Refused {
@@ -29,6 +29,7 @@ async fn fill(server: &Server, process: &Spawned) -> InputState {
     let mut last = InputState { open: true, ..InputState::default() };
     loop {
         let answer = soon(server.keeper.write(process.key, typed_at(last.accepted, &piece))).await;
+        let answer = answer.map(|written| written.input);
         let Ok(state) = answer else {
             let Refused::StdinFull(full) = refused(answer) else { panic!("another refusal") };
             assert_eq!(full, last, "a refused write changed something");
@@ -131,7 +132,7 @@ async fn the_end_of_a_pipe_is_final_and_may_be_repeated() {
     read_until(&cat, "last end").await;
     let closed = InputState { open: false, accepted: 5, pending: 0 };
     assert_eq!(write(&server, &cat, ended(typed_at(0, "last "))).await, closed);
-    assert_eq!(soon(server.keeper.close(cat.key)).await, Ok(closed));
+    assert_eq!(soon(server.keeper.close(cat.key)).await.map(|written| written.input), Ok(closed));
     assert_eq!(refusal(&server, &cat, typed("more")).await, Refused::StdinNotOpen);
     gate.open(1);
     assert_eq!(server.exit(cat.key).await.status, Status::Code(0));

@@ -65,7 +65,7 @@ async fn is_ended_whole(line: &str, io: Io, sleepers: usize) {
         let ended = kill(server, spawned.key).await;
         let missing: Vec<_> = expected.iter().filter(|pid| !ended.contains(pid)).collect();
         assert!(missing.is_empty(), "{missing:?} of {expected:?} are not among {ended:?}");
-        assert_eq!(keeper.inhabitants(), []);
+        assert_eq!(keeper.inhabitants(), Vec::<u32>::new());
         assert_eq!(server.exit(spawned.key).await.status, Status::Signal(libc::SIGKILL));
     })
     .await;
@@ -132,7 +132,7 @@ async fn disowned_jobs_of_an_interactive_shell_are_ended() {
         let expected = sleeping(keeper);
         let ended = kill(server, bash.key).await;
         assert!(expected.iter().all(|pid| ended.contains(pid)), "{expected:?} {ended:?}");
-        assert_eq!(keeper.inhabitants(), []);
+        assert_eq!(keeper.inhabitants(), Vec::<u32>::new());
     })
     .await;
 }
@@ -188,7 +188,12 @@ async fn a_bomb_that_never_stands_still_is_ended() {
             read_until(&bomb, "gone off").await;
             assert!(kill(server, bomb.key).await.contains(&bomb.pid));
             for _ in 0..10 {
-                assert_eq!(keeper.inhabitants(), [], "{:?}", server.welcome.kill_domain);
+                assert_eq!(
+                    keeper.inhabitants(),
+                    Vec::<u32>::new(),
+                    "{:?}",
+                    server.welcome.kill_domain
+                );
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         }
@@ -227,7 +232,7 @@ async fn what_lingers_after_an_exit_is_told_and_ended_by_a_kill() {
         let mut ended = kill(server, spawned.key).await;
         ended.sort_unstable();
         assert_eq!(ended, expected);
-        assert_eq!(keeper.inhabitants(), []);
+        assert_eq!(keeper.inhabitants(), Vec::<u32>::new());
         let mut output = spawned.output.clone();
         soon(output.wait_until(|progress| progress.drained)).await.unwrap();
     })
@@ -250,7 +255,7 @@ async fn an_orphan_that_hides_in_every_other_way_is_ended_in_its_cgroup() {
     server.exit(spawned.key).await;
     let orphan = sleeping(&keeper);
     assert_eq!(kill(&server, spawned.key).await, orphan);
-    assert_eq!(keeper.inhabitants(), []);
+    assert_eq!(keeper.inhabitants(), Vec::<u32>::new());
 }
 
 #[tokio::test]
@@ -281,7 +286,7 @@ async fn a_process_that_ignores_term_is_ended_by_a_later_kill() {
         assert!(alive(spawned.pid));
         kill(server, spawned.key).await;
         assert_eq!(server.exit(spawned.key).await.status, Status::Signal(libc::SIGKILL));
-        assert_eq!(keeper.inhabitants(), []);
+        assert_eq!(keeper.inhabitants(), Vec::<u32>::new());
     })
     .await;
 }
@@ -309,7 +314,7 @@ async fn kills_at_once_and_again_are_all_answered() {
         let kill = || asked.kill_tree(spawned.key, libc::SIGKILL);
         let (one, two, three) = soon(async { tokio::join!(kill(), kill(), kill()) }).await;
         assert!([one, two, three].iter().all(|answer| answer.as_ref().unwrap().len() <= 3));
-        assert_eq!(keeper.inhabitants(), []);
+        assert_eq!(keeper.inhabitants(), Vec::<u32>::new());
         for signal in [libc::SIGKILL, libc::SIGTERM] {
             assert_eq!(soon(asked.kill_tree(spawned.key, signal)).await, Ok(vec![]));
         }
@@ -350,13 +355,33 @@ async fn signals_that_do_not_exist_are_refused_and_reach_nobody() {
             let answer = soon(server.keeper.signal(spawned.key, signal, group)).await;
             assert_eq!(refused(answer), expected);
         }
-        assert_eq!(refused(soon(server.keeper.kill_tree(spawned.key, signal)).await), expected);
+        // To a tree, 0 is a question.
+        if signal != 0 {
+            let answer = soon(server.keeper.kill_tree(spawned.key, signal)).await;
+            assert_eq!(refused(answer), expected);
+        }
     }
     for key in [0, spawned.key + 1, u64::MAX] {
         let answer = soon(server.keeper.signal(key, libc::SIGKILL, true)).await;
         assert_eq!(refused(answer), Refused::UnknownProcess);
     }
     assert!(alive(spawned.pid));
+}
+
+#[tokio::test]
+async fn who_is_there_can_be_asked_without_a_signal() {
+    let keeper = TestKeeper::start();
+    let mut server = keeper.connect().await;
+    let spawned = server.sh("sleep 1000 & echo up; wait", PIPES).await;
+    read_until(&spawned, "up\n").await;
+    let pids = |members: Vec<Descendant>| -> Vec<u32> {
+        members.into_iter().map(|member| member.pid).collect()
+    };
+    let there = pids(soon(server.keeper.members(spawned.key)).await.unwrap());
+    assert!(there[0] == spawned.pid && there.len() == 2, "{there:?}");
+    soon(server.keeper.kill_tree(spawned.key, libc::SIGKILL)).await.unwrap();
+    let left = pids(soon(server.keeper.members(spawned.key)).await.unwrap());
+    assert_eq!(left, Vec::<u32>::new());
 }
 
 /// Starts strangers until some of them have all these pids.

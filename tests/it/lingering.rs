@@ -154,7 +154,7 @@ async fn what_has_ended_costs_nothing_until_it_is_released() {
     read_until(&deaf, "deaf").await;
     let write = Write { data: vec![b'x'; 500_000].into(), ..Write::default() };
     let state = soon(server.keeper.write(deaf.key, write)).await.unwrap();
-    assert!(state.pending > 0, "{state:?}");
+    assert!(state.input.pending > 0, "{state:?}");
     is_quiet(&keeper).await;
     soon(server.keeper.signal(deaf.key, libc::SIGKILL, false)).await.unwrap();
     assert_eq!(server.exit(deaf.key).await.status, Status::Signal(9));

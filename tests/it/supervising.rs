@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::support::{SOON, binary};
 
@@ -62,9 +63,19 @@ impl Drop for Serve {
 }
 
 fn serve(socket: &Path) -> Command {
-    let mut command = Command::new(binary());
-    command.args(["serve", "--listen", &format!("unix://{}", socket.display())]);
+    // Not in a directory that it is to make itself.
+    let mut command = procyard(socket.ancestors().find(|place| place.is_dir()).unwrap());
+    command.args(["--listen", &format!("unix://{}", socket.display())]);
     command.env("RUST_LOG", "info").stdin(Stdio::null()).stderr(Stdio::piped());
+    command
+}
+
+/// `procyard serve` with a state directory of its own, below or beside this one.
+fn procyard(place: &Path) -> Command {
+    static STATES: AtomicU32 = AtomicU32::new(0);
+    let state = format!("state-{}", STATES.fetch_add(1, Ordering::Relaxed));
+    let mut command = Command::new(binary());
+    command.arg("serve").arg("--state-dir").arg(place.join(state));
     command
 }
 
@@ -139,8 +150,9 @@ fn a_second_instance_is_refused_and_a_stale_socket_is_replaced() {
 
 #[test]
 fn a_bad_address_is_refused_with_the_reason() {
+    let place = tempfile::tempdir().unwrap();
     let listen = |address: &str| {
-        let output = Command::new(binary()).args(["serve", "--listen", address]).output().unwrap();
+        let output = procyard(place.path()).args(["--listen", address]).output().unwrap();
         assert!(!output.status.success());
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
@@ -157,8 +169,8 @@ fn only_what_is_stale_and_its_own_is_removed() {
     fs::write(&file, "kept").unwrap();
     let with = |other: &str| {
         let other_socket = format!("unix://{}", first.directory.path().join("other").display());
-        let mut command = Command::new(binary());
-        command.args(["serve", "--listen", &other_socket, "--listen", other]);
+        let mut command = procyard(first.directory.path());
+        command.args(["--listen", &other_socket, "--listen", other]);
         let output = command.output().unwrap();
         assert!(!output.status.success());
         String::from_utf8_lossy(&output.stderr).into_owned()

@@ -164,7 +164,7 @@ async fn input_that_was_accepted_is_not_typed_twice_by_the_next_server() {
     };
     let mut server = keeper.connect().await;
     let state = soon(server.keeper.write(key, write(0, b"one\ntwo\n"))).await.unwrap();
-    assert_eq!(state.accepted, 8);
+    assert_eq!(state.input.accepted, 8);
     soon(server.keeper.close(key)).await.unwrap();
     let exit = server.exit(key).await;
     assert_eq!(exit.status, Status::Code(0));

@@ -8,6 +8,7 @@ use std::ffi::{c_int, c_long};
 use std::os::fd::RawFd;
 
 use super::Program;
+use crate::process::step;
 
 /// Everything that the child is told.
 pub(super) struct Order<'a> {
@@ -50,13 +51,13 @@ pub(super) enum Step {
 impl Step {
     pub(super) fn words(self) -> &'static str {
         match self {
-            Step::Clone => "cannot make a process",
+            Step::Clone => step::MAKE,
             Step::Descriptors => "cannot set up descriptors",
             Step::Session => "cannot begin a session",
             Step::Limit => "cannot set a resource limit",
             Step::Nice => "cannot set the nice value",
             Step::OomScore => "cannot set the OOM score",
-            Step::User => "cannot become the user",
+            Step::User => step::USER,
             Step::Directory => "cannot enter the directory",
             Step::Exec => "cannot execute",
         }

@@ -1,0 +1,82 @@
+//! The options of the supervisor, as `serve` takes them and hands them on to the server.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::server;
+use crate::supervisor::Keep;
+use crate::telemetry::Format;
+
+/// What the supervisor keeps, and where.
+#[derive(clap::Args, Clone)]
+pub(super) struct Options {
+    /// Where records and events are kept. The default is $XDG_STATE_HOME/procyard or
+    /// ~/.local/state/procyard, for root /var/lib/procyard.
+    #[arg(long, value_name = "PATH", env = "PROCYARD_STATE_DIR")]
+    state_dir: Option<PathBuf>,
+    /// Finished processes that are kept at most; the oldest go first.
+    #[arg(long, value_name = "N", env = "PROCYARD_KEEP_FINISHED", default_value_t = 10_000)]
+    keep_finished: usize,
+    /// How long a finished process is kept, in hours.
+    #[arg(long, value_name = "HOURS", env = "PROCYARD_KEEP_HOURS", default_value_t = 168)]
+    keep_hours: u64,
+    /// Memory that finished processes and their transcripts take at most, in MiB.
+    #[arg(long, value_name = "MIB", env = "PROCYARD_KEEP_MIB", default_value_t = 1024)]
+    keep_mib: u64,
+    /// Events that are kept at most.
+    #[arg(long, value_name = "N", env = "PROCYARD_KEEP_EVENTS", default_value_t = 100_000)]
+    keep_events: u64,
+    /// How logs are written.
+    #[arg(long, value_name = "FORMAT", env = "PROCYARD_LOG_FORMAT", default_value = "text")]
+    pub(super) log_format: Format,
+}
+
+impl Options {
+    /// Where records and events are kept.
+    pub(super) fn state_dir(&self) -> PathBuf {
+        self.state_dir.clone().unwrap_or_else(usual_state_dir)
+    }
+
+    /// The same for the server that is started.
+    pub(super) fn for_server(&self) -> server::Options {
+        server::Options {
+            state_dir: self.state_dir(),
+            keep: Keep {
+                count: self.keep_finished,
+                age: Duration::from_secs(self.keep_hours.saturating_mul(3600)),
+                bytes: self.keep_mib.saturating_mul(1 << 20),
+            },
+            max_events: self.keep_events,
+        }
+    }
+
+    /// The same as arguments.
+    pub(super) fn to_args(&self) -> Vec<OsString> {
+        let Options { state_dir: _, keep_finished, keep_hours, keep_mib, keep_events, log_format } =
+            self;
+        let numbers = [
+            ("--keep-finished", keep_finished.to_string()),
+            ("--keep-hours", keep_hours.to_string()),
+            ("--keep-mib", keep_mib.to_string()),
+            ("--keep-events", keep_events.to_string()),
+            ("--log-format", log_format.to_string()),
+        ];
+        let mut args = vec!["--state-dir".into(), self.state_dir().into_os_string()];
+        args.extend(numbers.into_iter().flat_map(|(name, value)| [name.into(), value.into()]));
+        args
+    }
+}
+
+fn usual_state_dir() -> PathBuf {
+    let uid = rustix::process::getuid();
+    if uid.is_root() {
+        return "/var/lib/procyard".into();
+    }
+    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|dir| dir.is_absolute());
+    let home = || absolute("HOME").map(|home| home.join(Path::new(".local/state")));
+    match absolute("XDG_STATE_HOME").or_else(home) {
+        Some(state) => state.join("procyard"),
+        None => std::env::temp_dir().join(format!("procyard-{}", uid.as_raw())).join("state"),
+    }
+}

@@ -1,0 +1,179 @@
+//! Requests of `records.proto`: Get, List, and which processes are meant.
+
+use super::problems::{Problems, Reported};
+use super::values::{existing_id, words};
+use crate::grpc::clip::quoted;
+use crate::grpc::pb;
+use crate::process::Selector;
+use crate::supervisor::Error;
+
+/// Most processes in one answer.
+const MOST: u32 = 1000;
+/// Processes in one answer unless another number is asked for.
+const DEFAULT: u32 = 50;
+/// What a page token begins with: another meaning would get another number.
+const TOKEN: &str = "1-";
+
+/// A record to look at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GetOrder {
+    /// The process.
+    pub id: String,
+}
+
+/// Records to list, newest first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListOrder {
+    /// Which.
+    pub selector: Selector,
+    /// Only those that have not finished.
+    pub live_only: bool,
+    /// Most of them in one answer.
+    pub page_size: usize,
+    /// `birth` of the last one of the page before, if this is not the first.
+    pub after: Option<u64>,
+}
+
+impl TryFrom<pb::GetRequest> for GetOrder {
+    type Error = Error;
+
+    fn try_from(pb::GetRequest { id }: pb::GetRequest) -> Result<GetOrder, Error> {
+        Problems::collect(|problems| Ok(GetOrder { id: existing_id(problems, id)? }))
+    }
+}
+
+impl TryFrom<pb::ListRequest> for ListOrder {
+    type Error = Error;
+
+    fn try_from(request: pb::ListRequest) -> Result<ListOrder, Error> {
+        let pb::ListRequest { selector: chosen, live_only, page_size: size, page_token } = request;
+        Problems::collect(|problems| {
+            let selector = selector(problems, chosen);
+            let page_size = page_size(problems, size);
+            let after = after(problems, &page_token);
+            Ok(ListOrder { selector, live_only, page_size: page_size?, after: after? })
+        })
+    }
+}
+
+/// The field `selector`. Texts are not looked at: one that no spec can have matches nothing.
+pub(super) fn selector(problems: &mut Problems, selector: Option<pb::Selector>) -> Selector {
+    let pb::Selector { states, outcomes, r#ref, name, owner, workspace, labels } =
+        selector.unwrap_or_default();
+    Selector {
+        states: words(problems, "selector.states", states),
+        outcomes: words(problems, "selector.outcomes", outcomes),
+        reference: r#ref,
+        name,
+        owner,
+        workspace,
+        labels: labels.into_iter().collect(),
+    }
+}
+
+fn page_size(problems: &mut Problems, size: u32) -> Result<usize, Reported> {
+    match size {
+        0 => Ok(DEFAULT as usize),
+        1..=MOST => Ok(size as usize),
+        _ => Err(problems.add("page_size", format_args!("is {size}: up to {MOST}"))),
+    }
+}
+
+/// The token for the page after the process with this `birth`.
+pub fn page_token(birth: u64) -> String {
+    format!("{TOKEN}{birth:x}")
+}
+
+fn after(problems: &mut Problems, token: &str) -> Result<Option<u64>, Reported> {
+    if token.is_empty() {
+        return Ok(None);
+    }
+    let digits = token.strip_prefix(TOKEN);
+    let birth = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
+    // Only the one spelling that was given out.
+    let birth = birth.filter(|birth| page_token(*birth) == token);
+    birth.map(Some).ok_or_else(|| {
+        let problem = format_args!("is {}: next_page_token of an answer", quoted(token));
+        problems.add("page_token", problem)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::grpc::from_proto::refused;
+    use crate::process::{Outcome, State};
+
+    fn list(change: impl FnOnce(&mut pb::ListRequest)) -> Result<ListOrder, Error> {
+        let mut request = pb::ListRequest::default();
+        change(&mut request);
+        request.try_into()
+    }
+
+    #[test]
+    fn a_plain_list_is_filled_in() {
+        let selector = Selector::default();
+        let plain = ListOrder { selector, live_only: false, page_size: 50, after: None };
+        assert_eq!(list(|_| {}), Ok(plain));
+    }
+
+    #[test]
+    fn a_page_token_reads_back() {
+        for birth in [0, 1, 4711, u64::MAX] {
+            let read = list(|request| request.page_token = page_token(birth)).unwrap();
+            assert_eq!(read.after, Some(birth));
+        }
+    }
+
+    #[test]
+    fn a_page_token_of_another_make_is_refused() {
+        let long = format!("1-{}", "0".repeat(1 << 20));
+        for token in ["1", "1-", "1-+1", "1-01", "1-FF", "2-1", "1-1ffffffffffffffff", "x", &long] {
+            let told = refused(list(|request| request.page_token = token.to_owned()));
+            assert!(told[0].starts_with("page_token: is \""), "{told:?}");
+        }
+    }
+
+    #[test]
+    fn a_selector_is_taken_as_it_is_meant() {
+        let asked = pb::Selector {
+            states: vec![3, 3, 6],
+            outcomes: vec![1],
+            r#ref: "r".into(),
+            name: "n".into(),
+            owner: "o".into(),
+            workspace: "w".into(),
+            labels: [("k".into(), "v".into())].into(),
+        };
+        let meant = Selector {
+            states: vec![State::Running, State::Exited],
+            outcomes: vec![Outcome::Succeeded],
+            reference: "r".into(),
+            name: "n".into(),
+            owner: "o".into(),
+            workspace: "w".into(),
+            labels: [("k".into(), "v".into())].into(),
+        };
+        let order = list(|request| request.selector = Some(asked)).unwrap();
+        assert_eq!(order.selector, meant);
+    }
+
+    #[test]
+    fn a_bad_list_tells_all_that_is_bad() {
+        let told = refused(list(|request| {
+            let (states, outcomes) = (vec![3, 1], vec![0]);
+            request.selector = Some(pb::Selector { states, outcomes, ..Default::default() });
+            request.page_size = 1001;
+        }));
+        assert_eq!(
+            told,
+            [
+                "selector.states[1]: is 1: one of STATE_STARTING, STATE_RUNNING, STATE_STOPPING, \
+                 STATE_EXITED",
+                "selector.outcomes[0]: is 0: one of OUTCOME_SUCCEEDED, OUTCOME_FAILED, \
+                 OUTCOME_CANCELED, OUTCOME_TIMED_OUT",
+                "page_size: is 1001: up to 1000",
+            ]
+        );
+    }
+}

@@ -1,0 +1,224 @@
+//! What is to be run: validated, and with its defaults filled in, so that equal requests make
+//! equal specs.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use super::environment::environment;
+use super::problems::{Problems, Reported};
+use super::program::program;
+use super::values::{LINE, Span, duration, line, signal, without_nul};
+use crate::grpc::clip::quoted;
+use crate::grpc::pb;
+use crate::grpc::words::Word;
+use crate::process::{DEFAULT_RING, Overflow, Size, Spec, Stop, Streams, User};
+use crate::transcript::ring::{MAX_CAPACITY, MIN_CAPACITY};
+
+/// Most characters of a description.
+const DESCRIPTION: usize = 80;
+/// Most labels.
+const LABELS: usize = 64;
+/// Most characters of a label's key.
+const KEY: usize = 63;
+/// Most supplementary groups.
+const GROUPS: usize = 64;
+
+/// How long a process may run.
+const TIMEOUT: Span =
+    Span::new(Duration::from_millis(1), Duration::from_secs(365 * 86_400), "1 ms to 365 days");
+/// Time until SIGKILL.
+pub(super) const GRACE: Span = Span::new(Duration::ZERO, Duration::from_secs(3600), "0 to 1 h");
+
+/// The field `spec`.
+pub(super) fn spec(problems: &mut Problems, spec: Option<pb::Spec>) -> Result<Spec, Reported> {
+    let Some(spec) = spec else {
+        return Err(problems.add("spec", "required: what to run"));
+    };
+    let pb::Spec {
+        program: asked,
+        io,
+        cwd: directory,
+        env,
+        name,
+        description: text,
+        r#ref,
+        labels: pairs,
+        owner,
+        workspace,
+        timeout,
+        stop: ending,
+        user: other,
+        transcript_bytes,
+        overflow: full,
+    } = spec;
+    let asked = program(problems, asked);
+    let streams = streams(problems, io);
+    let cwd = cwd(problems, directory);
+    let env = environment(problems, env);
+    let name = line(problems, "spec.name", name);
+    let description = description(problems, text);
+    let reference = line(problems, "spec.ref", r#ref);
+    let labels = labels(problems, pairs);
+    let owner = line(problems, "spec.owner", owner);
+    let workspace = line(problems, "spec.workspace", workspace);
+    let timeout = duration(problems, "spec.timeout", timeout, &TIMEOUT);
+    let stop = stop(problems, ending);
+    let user = user(problems, other);
+    let transcript_bytes = ring_size(problems, transcript_bytes);
+    let overflow = overflow(problems, full);
+    Ok(Spec {
+        program: asked?,
+        streams: streams?,
+        cwd: cwd?,
+        env,
+        name: name?,
+        description: description?,
+        reference: reference?,
+        labels,
+        owner: owner?,
+        workspace: workspace?,
+        timeout: timeout?,
+        stop: stop?,
+        user: user?,
+        transcript_bytes: transcript_bytes?,
+        overflow: overflow?,
+    })
+}
+
+fn streams(problems: &mut Problems, io: Option<pb::spec::Io>) -> Result<Streams, Reported> {
+    match io {
+        None => Ok(Streams::Pipes { stdin: false, merge_stderr: false }),
+        Some(pb::spec::Io::Pipes(pb::Pipes { stdin, merge_stderr })) => {
+            Ok(Streams::Pipes { stdin, merge_stderr })
+        }
+        Some(pb::spec::Io::Terminal(terminal)) => self::terminal(problems, terminal),
+    }
+}
+
+fn terminal(problems: &mut Problems, terminal: pb::Terminal) -> Result<Streams, Reported> {
+    let pb::Terminal { rows, cols, term } = terminal;
+    let or = |given: u32, default: u32| if given == 0 { default } else { given };
+    let rows = side(problems, "spec.terminal.rows", or(rows, 24));
+    let cols = side(problems, "spec.terminal.cols", or(cols, 80));
+    let term = if term.is_empty() { "xterm-256color".to_owned() } else { term };
+    without_nul(problems, "spec.terminal.term", &term)?;
+    Ok(Streams::Terminal { size: Size { rows: rows?, cols: cols? }, term })
+}
+
+/// Rows or columns of a terminal.
+pub(super) fn side(problems: &mut Problems, field: &str, given: u32) -> Result<u16, Reported> {
+    let most = Size::MAX;
+    let side = u16::try_from(given).ok().filter(|side| (1..=most).contains(side));
+    side.ok_or_else(|| problems.add(field, format_args!("is {given}: 1 to {most}")))
+}
+
+fn cwd(problems: &mut Problems, cwd: String) -> Result<String, Reported> {
+    without_nul(problems, "spec.cwd", &cwd)?;
+    if !cwd.is_empty() && !cwd.starts_with('/') {
+        let problem = format_args!("is {}: an absolute path", quoted(&cwd));
+        return Err(problems.add("spec.cwd", problem));
+    }
+    Ok(cwd)
+}
+
+fn description(problems: &mut Problems, text: String) -> Result<String, Reported> {
+    let first = text.lines().next().unwrap_or_default();
+    let length = first.chars().count();
+    if length > DESCRIPTION {
+        let problem = format_args!("has {length} characters in its line: at most {DESCRIPTION}");
+        return Err(problems.add("spec.description", problem));
+    }
+    Ok(first.to_owned())
+}
+
+fn labels(problems: &mut Problems, labels: HashMap<String, String>) -> BTreeMap<String, String> {
+    if labels.len() > LABELS {
+        let problem = format_args!("has {} labels: at most {LABELS}", labels.len());
+        problems.add("spec.labels", problem);
+    }
+    // Sorted before they are looked at: the same request is refused with the same words.
+    let labels: BTreeMap<_, _> = labels.into_iter().collect();
+    for (key, value) in &labels {
+        label(problems, key, value);
+    }
+    labels
+}
+
+fn label(problems: &mut Problems, key: &str, value: &str) {
+    let field = format_args!("spec.labels[{}]", quoted(key));
+    let allowed = |char: char| char.is_ascii_alphanumeric() || "._/-".contains(char);
+    let begins = key.starts_with(|char: char| char.is_ascii_alphanumeric());
+    if !begins || key.len() > KEY || !key.chars().all(allowed) {
+        let right = "1 to 63 letters, digits and ._/- that begin with a letter or digit";
+        problems.add(field, format_args!("is no key: {right}"));
+    } else if value.chars().count() > LINE {
+        problems.add(field, format_args!("has a value of more than {LINE} characters"));
+    } else if value.chars().any(char::is_control) {
+        problems.add(field, "has a control character in its value: none allowed");
+    }
+}
+
+fn stop(problems: &mut Problems, stop: Option<pb::Stop>) -> Result<Stop, Reported> {
+    let default = Stop::default();
+    let Some(pb::Stop { signal: text, grace }) = stop else {
+        return Ok(default);
+    };
+    let grace = duration(problems, "spec.stop.grace", grace, &GRACE);
+    let signal = match text.as_str() {
+        "" => Ok(default.signal),
+        text => signal(problems, "spec.stop.signal", text),
+    };
+    Ok(Stop { signal: signal?, grace: grace?.unwrap_or(default.grace) })
+}
+
+fn user(problems: &mut Problems, user: Option<pb::User>) -> Result<Option<User>, Reported> {
+    let Some(pb::User { uid, gid, groups }) = user else {
+        return Ok(None);
+    };
+    let uid = user_number(problems, "spec.user.uid", uid);
+    let gid = match gid {
+        Some(gid) => user_number(problems, "spec.user.gid", gid),
+        // Never root's group by leaving it out.
+        None => Ok(uid.as_ref().copied().unwrap_or_default()),
+    };
+    if groups.len() > GROUPS {
+        let problem = format_args!("has {} groups: at most {GROUPS}", groups.len());
+        return Err(problems.add("spec.user.groups", problem));
+    }
+    for (at, group) in groups.iter().enumerate() {
+        let _ = user_number(problems, &format!("spec.user.groups[{at}]"), *group);
+    }
+    Ok(Some(User { uid: uid?, gid: gid?, groups }))
+}
+
+/// The id of a user or group. To the kernel the largest number means "leave it as it is".
+fn user_number(problems: &mut Problems, field: &str, number: u32) -> Result<u32, Reported> {
+    if number == u32::MAX {
+        return Err(problems.add(field, "is 4294967295, which is nobody's: 0 to 4294967294"));
+    }
+    Ok(number)
+}
+
+fn ring_size(problems: &mut Problems, bytes: u64) -> Result<u64, Reported> {
+    match bytes {
+        0 => Ok(DEFAULT_RING),
+        MIN_CAPACITY..=MAX_CAPACITY => Ok(bytes),
+        _ => {
+            let problem = format_args!("is {bytes}: 65536 (64 KiB) to 1073741824 (1 GiB)");
+            Err(problems.add("spec.transcript_bytes", problem))
+        }
+    }
+}
+
+fn overflow(problems: &mut Problems, number: i32) -> Result<Overflow, Reported> {
+    if number == pb::Overflow::Unspecified as i32 {
+        return Ok(Overflow::DropOldest);
+    }
+    Overflow::known(number).ok_or_else(|| {
+        let problem = format_args!("is {number}: one of {}", Overflow::choices());
+        problems.add("spec.overflow", problem)
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,52 @@
+//! GetServerInfo.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use super::{pb, to_proto};
+use crate::process::KillDomain;
+use crate::supervisor::{Counts, Supervisor};
+use crate::transcript::ring;
+
+/// What a server says of itself.
+pub struct About {
+    /// Identifies the installation.
+    pub instance_id: String,
+    /// How trees are ended.
+    pub kill_domain: KillDomain,
+    /// Largest message that a client may send.
+    pub max_message_bytes: usize,
+    /// Finished records that are kept at most.
+    pub max_finished: usize,
+    /// Events that are kept at most.
+    pub max_events: u64,
+    /// When it began to serve.
+    pub began: (SystemTime, Instant),
+}
+
+impl About {
+    pub(super) fn answer(&self, supervisor: &Supervisor) -> pb::GetServerInfoResponse {
+        let Counts { live, finished } = supervisor.registry().counts();
+        let (wall, monotonic) = self.began;
+        let since_1970 = wall.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        let nanos = u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX);
+        pb::GetServerInfoResponse {
+            version: env!("CARGO_PKG_VERSION").into(),
+            instance_id: self.instance_id.clone(),
+            start_time: Some(to_proto::timestamp(nanos)),
+            uptime: Some(to_proto::duration(monotonic.elapsed())),
+            capabilities: Some(pb::Capabilities {
+                kill_domain: pb::KillDomain::from(self.kill_domain).into(),
+                max_message_bytes: self.max_message_bytes as u64,
+                max_transcript_bytes: ring::MAX_CAPACITY,
+                max_pending_input_bytes: crate::process::MAX_PENDING_INPUT,
+                max_finished: self.max_finished as u64,
+                max_events: self.max_events,
+            }),
+            counts: Some(pb::Counts {
+                live: live as u64,
+                finished: finished as u64,
+                latest_event: supervisor.events().last_seq(),
+            }),
+        }
+    }
+}

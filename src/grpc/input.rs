@@ -1,0 +1,80 @@
+//! WriteStdin, Resize and Signal: what goes to a process without changing its lifecycle.
+
+use bytes::{Bytes, BytesMut};
+
+use super::from_proto::{ResizeOrder, SignalOrder, WriteOrder};
+use super::{output, pb, to_proto};
+use crate::keeper_client::Write;
+use crate::process::Streams;
+use crate::supervisor::{Error, QuietFrom, Supervisor};
+use crate::transcript::View;
+
+pub(super) async fn write(
+    supervisor: &Supervisor,
+    order: WriteOrder,
+) -> Result<pb::WriteStdinResponse, Error> {
+    let only_looks = order.only_looks();
+    let WriteOrder { id, input, enter, eof, offset, wait, view } = order;
+    let entry = supervisor.find(&id)?;
+    // What is printed from here on may be the answer.
+    let mut since = supervisor.observe(entry.clone(), None)?.figures().next_seq;
+    let (mut written, mut accepted) = (0, entry.seen().progress().map_or(0, |p| p.input.accepted));
+    if !only_looks {
+        let terminal = matches!(entry.seen().record.spec.streams, Streams::Terminal { .. });
+        let data = with_enter(input, enter, terminal);
+        let taken = supervisor.write(&entry, Write { offset, data, eof }).await?;
+        (written, accepted) = (taken.added, taken.input.accepted);
+        match offset {
+            // A write that is repeated is answered by what followed the first.
+            Some(offset) if written == 0 => since = entry.answer_to(offset).unwrap_or(since),
+            _ => entry.mark_typed(accepted - written, since),
+        }
+    }
+    let mut waited = None;
+    if let Some(wait) = &wait {
+        let mut observer = supervisor.observe(entry.clone(), Some(since))?;
+        waited = Some(observer.wait(wait, QuietFrom::Now).await?);
+    }
+    let view = view.or(wait.map(|_| View::default()));
+    let shown = output::show(supervisor.observe(entry, Some(since))?, view);
+    Ok(pb::WriteStdinResponse {
+        bytes_written: written,
+        accepted_bytes: accepted,
+        chunks: shown.chunks,
+        cursor: Some(shown.cursor),
+        wait: waited.map(to_proto::waited),
+        state: pb::State::from(shown.seen.record.state()).into(),
+        process: Some(to_proto::seen(&shown.seen)),
+    })
+}
+
+/// The Enter key is another byte on a terminal than on a pipe.
+fn with_enter(input: Bytes, enter: bool, terminal: bool) -> Bytes {
+    if !enter {
+        return input;
+    }
+    let mut line = BytesMut::with_capacity(input.len() + 1);
+    line.extend_from_slice(&input);
+    line.extend_from_slice(if terminal { b"\r" } else { b"\n" });
+    line.freeze()
+}
+
+pub(super) async fn resize(
+    supervisor: &Supervisor,
+    order: ResizeOrder,
+) -> Result<pb::ResizeResponse, Error> {
+    let ResizeOrder { id, size } = order;
+    let entry = supervisor.find(&id)?;
+    supervisor.resize(&entry, size).await?;
+    Ok(pb::ResizeResponse { process: Some(to_proto::seen(&entry.seen())) })
+}
+
+pub(super) async fn signal(
+    supervisor: &Supervisor,
+    order: SignalOrder,
+) -> Result<pb::SignalResponse, Error> {
+    let SignalOrder { id, signal, group } = order;
+    let entry = supervisor.find(&id)?;
+    supervisor.signal(&entry, signal, group).await?;
+    Ok(pb::SignalResponse { process: Some(to_proto::seen(&entry.seen())) })
+}

@@ -1,0 +1,43 @@
+//! Get and List.
+
+use prost::Message;
+
+use super::from_proto::{GetOrder, ListOrder, page_token};
+use super::{pb, to_proto};
+use crate::supervisor::{Error, Page, Seen, Supervisor};
+
+/// Bytes of records in one answer: below the 4 MiB that clients take unless told otherwise.
+const MOST_BYTES: usize = 3 << 20;
+
+pub(super) fn get(supervisor: &Supervisor, order: GetOrder) -> Result<pb::GetResponse, Error> {
+    let GetOrder { id } = order;
+    let seen = supervisor.find(&id)?.seen();
+    Ok(pb::GetResponse { process: Some(to_proto::seen(&seen)) })
+}
+
+pub(super) fn list(supervisor: &Supervisor, order: &ListOrder) -> pb::ListResponse {
+    let ListOrder { selector, live_only, page_size, after } = order;
+    let Page { entries, more } =
+        supervisor.registry().list(selector, *live_only, *after, *page_size);
+    let processes = fitting(&entries);
+    let last = entries[..processes.len()].last();
+    let last = last.filter(|_| more || processes.len() < entries.len());
+    pb::ListResponse {
+        next_page_token: last.map(|last| page_token(last.record.birth)).unwrap_or_default(),
+        processes,
+    }
+}
+
+/// As many as fit into one answer, but at least one.
+fn fitting(entries: &[Seen]) -> Vec<pb::Process> {
+    let mut bytes = 0;
+    let mut processes = Vec::new();
+    for process in entries.iter().map(to_proto::seen) {
+        bytes += process.encoded_len();
+        if bytes > MOST_BYTES && !processes.is_empty() {
+            break;
+        }
+        processes.push(process);
+    }
+    processes
+}

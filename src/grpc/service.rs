@@ -1,0 +1,139 @@
+//! The service: each RPC, from its request to its answer or its error.
+//!
+//! Owns nothing but the way: a request becomes domain words (`from_proto`), the file of its group
+//! does what it asks, and whatever is refused becomes a status (`status`) here.
+
+use std::pin::Pin;
+
+use tokio_stream::Stream;
+use tonic::{Request, Response, Status};
+
+use super::pb::process_service_server::ProcessService;
+use super::{follow, info, input, lifecycle, output, pb, records, watch};
+use crate::supervisor::Supervisor;
+
+/// The API over the supervisor.
+pub struct Service {
+    supervisor: Supervisor,
+    about: info::About,
+}
+
+impl Service {
+    /// The API over a supervisor.
+    pub fn new(supervisor: Supervisor, about: info::About) -> Service {
+        Service { supervisor, about }
+    }
+}
+
+/// What a stream of answers is.
+type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl ProcessService for Service {
+    type FollowStream = Answers<pb::FollowResponse>;
+    type WatchStream = Answers<pb::WatchResponse>;
+
+    async fn start(
+        &self,
+        request: Request<pb::StartRequest>,
+    ) -> Result<Response<pb::StartResponse>, Status> {
+        let order = request.into_inner().try_into()?;
+        Ok(Response::new(lifecycle::start(&self.supervisor, order).await?))
+    }
+
+    async fn get(
+        &self,
+        request: Request<pb::GetRequest>,
+    ) -> Result<Response<pb::GetResponse>, Status> {
+        let order = request.into_inner().try_into()?;
+        Ok(Response::new(records::get(&self.supervisor, order)?))
+    }
+
+    async fn list(
+        &self,
+        request: Request<pb::ListRequest>,
+    ) -> Result<Response<pb::ListResponse>, Status> {
+        let order = request.into_inner().try_into()?;
+        Ok(Response::new(records::list(&self.supervisor, &order)))
+    }
+
+    async fn read(
+        &self,
+        request: Request<pb::ReadRequest>,
+    ) -> Result<Response<pb::ReadResponse>, Status> {
+        let order = request.into_inner().try_into()?;
+        Ok(Response::new(output::read(&self.supervisor, order).await?))
+    }
+
+    async fn follow(
+        &self,
+        request: Request<pb::FollowRequest>,
+    ) -> Result<Response<Self::FollowStream>, Status> {
+        let order = request.into_inner().try_into()?;
+        Ok(Response::new(Box::pin(follow::follow(&self.supervisor, order).await?)))
+    }
+
+    async fn wait(
+        &self,
+        request: Request<pb::WaitRequest>,
+    ) -> Result<Response<pb::WaitResponse>, Status> {
+        let order = request.into_inner().try_into()?;
+        Ok(Response::new(output::wait(&self.supervisor, order).await?))
+    }
+
+    async fn write_stdin(
+        &self,
+        request: Request<pb::WriteStdinRequest>,
+    ) -> Result<Response<pb::WriteStdinResponse>, Status> {
+        let order = request.into_inner().try_into()?;
+        Ok(Response::new(input::write(&self.supervisor, order).await?))
+    }
+
+    async fn resize(
+        &self,
+        request: Request<pb::ResizeRequest>,
+    ) -> Result<Response<pb::ResizeResponse>, Status> {
+        let order = request.into_inner().try_into()?;
+        Ok(Response::new(input::resize(&self.supervisor, order).await?))
+    }
+
+    async fn signal(
+        &self,
+        request: Request<pb::SignalRequest>,
+    ) -> Result<Response<pb::SignalResponse>, Status> {
+        let order = request.into_inner().try_into()?;
+        Ok(Response::new(input::signal(&self.supervisor, order).await?))
+    }
+
+    async fn kill(
+        &self,
+        request: Request<pb::KillRequest>,
+    ) -> Result<Response<pb::KillResponse>, Status> {
+        let order = request.into_inner().try_into()?;
+        Ok(Response::new(lifecycle::kill(&self.supervisor, order).await?))
+    }
+
+    async fn delete(
+        &self,
+        request: Request<pb::DeleteRequest>,
+    ) -> Result<Response<pb::DeleteResponse>, Status> {
+        let order = request.into_inner().try_into()?;
+        Ok(Response::new(lifecycle::delete(&self.supervisor, order).await?))
+    }
+
+    async fn watch(
+        &self,
+        request: Request<pb::WatchRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let order = request.into_inner().try_into()?;
+        Ok(Response::new(Box::pin(watch::watch(&self.supervisor, order)?)))
+    }
+
+    async fn get_server_info(
+        &self,
+        request: Request<pb::GetServerInfoRequest>,
+    ) -> Result<Response<pb::GetServerInfoResponse>, Status> {
+        let pb::GetServerInfoRequest {} = request.into_inner();
+        Ok(Response::new(self.about.answer(&self.supervisor)))
+    }
+}

@@ -1,0 +1,113 @@
+use super::*;
+
+fn everything() -> Vec<Error> {
+    let (id, step, path) = ("a".to_owned(), "cannot execute".to_owned(), "/nowhere".to_owned());
+    let bad = BadField { field: "id".into(), problem: "required".into() };
+    vec![
+        Error::Invalid(vec![bad]),
+        Error::NotFound(id.clone()),
+        Error::IdConflict(id.clone()),
+        Error::SpawnFailed { step: step.clone(), errno: 2, path },
+        Error::UserNotAllowed { step, errno: 1 },
+        Error::NotRunning(id.clone()),
+        Error::StillRunning(id.clone()),
+        Error::NotATerminal(id.clone()),
+        Error::StdinNotOpen(id),
+        Error::CursorAhead { cursor: 9, next: 3 },
+        Error::InputOffset { offset: 9, accepted: 3 },
+        Error::StdinFull { pending: 1 << 20 },
+        Error::TooManyProcesses,
+        Error::OutOfPids,
+        Error::OutOfDescriptors,
+        Error::OutOfTerminals,
+        Error::ShuttingDown,
+        Error::Store("the disk is full".into()),
+        Error::Keeper("no answer".into()),
+    ]
+}
+
+/// Bytes that a status takes in headers, as HTTP/2 counts them.
+pub(in crate::grpc) fn header_bytes(status: Status) -> usize {
+    let response = status.into_http::<()>();
+    response.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum()
+}
+
+fn metadata(error: Error) -> HashMap<String, String> {
+    Status::from(error).get_details_error_info().unwrap().metadata
+}
+
+#[test]
+fn every_refusal_has_a_reason_of_its_own_and_its_words() {
+    let mut reasons = std::collections::HashSet::new();
+    for error in everything() {
+        let status = Status::from(error.clone());
+        assert_eq!(status.message(), error.to_string());
+        let info = status.get_details_error_info().unwrap();
+        assert_eq!(info.domain, "procyard");
+        assert!(reasons.insert(info.reason), "{error}");
+    }
+}
+
+#[test]
+fn a_retry_is_offered_exactly_where_something_is_exhausted() {
+    for error in everything() {
+        let status = Status::from(error);
+        let retry = status.get_details_retry_info().and_then(|info| info.retry_delay);
+        assert_eq!(retry.is_some(), status.code() == Code::ResourceExhausted, "{status}");
+    }
+    let full = Status::from(Error::StdinFull { pending: 1 });
+    assert_eq!(full.get_details_retry_info().unwrap().retry_delay, Some(SOON));
+}
+
+#[test]
+fn what_is_not_found_is_named_as_a_resource() {
+    let status = Status::from(Error::NotFound("a".into()));
+    assert_eq!(status.code(), Code::NotFound);
+    let resource = status.get_details_resource_info().unwrap();
+    assert_eq!(resource.resource_type, "procyard.v1.Process");
+    assert_eq!(resource.resource_name, "a");
+    assert_eq!(metadata(Error::NotFound("a".into()))["id"], "a");
+}
+
+#[test]
+fn bad_fields_are_told_one_by_one() {
+    let bad = |n: u32| BadField { field: format!("f{n}"), problem: format!("p{n}") };
+    let status = Status::from(Error::Invalid(vec![bad(1), bad(2)]));
+    assert_eq!((status.code(), status.message()), (Code::InvalidArgument, "f1: p1; f2: p2"));
+    let violations = status.get_details_bad_request().unwrap().field_violations;
+    let told: Vec<_> = violations.into_iter().map(|bad| (bad.field, bad.description)).collect();
+    assert_eq!(told, [("f1".into(), "p1".into()), ("f2".into(), "p2".into())]);
+}
+
+#[test]
+fn a_failed_start_has_the_kernels_word() {
+    let (step, path) = ("cannot execute".to_owned(), "/nowhere".to_owned());
+    let told = metadata(Error::SpawnFailed { step: step.clone(), errno: 2, path: path.clone() });
+    let expected = [
+        ("step", "cannot execute"),
+        ("errno", "2"),
+        ("errno_name", "ENOENT"),
+        ("path", "/nowhere"),
+    ];
+    assert_eq!(told, expected.map(|(key, value)| (key.into(), value.into())).into());
+    let nameless = metadata(Error::SpawnFailed { step, errno: 9999, path });
+    assert_eq!((nameless["errno"].as_str(), nameless.get("errno_name")), ("9999", None));
+}
+
+#[test]
+fn no_refusal_outgrows_the_headers_of_a_client() {
+    // The worst that can be sent: each byte of a message takes three as a header.
+    let long = "ä\n".repeat(1 << 20);
+    let errors = [
+        Error::NotFound(long.clone()),
+        Error::IdConflict(long.clone()),
+        Error::SpawnFailed { step: long.clone(), errno: 2, path: long.clone() },
+        Error::Store(long.clone()),
+        Error::Keeper(long.clone()),
+        Error::Invalid(vec![BadField { field: long.clone(), problem: long }]),
+    ];
+    for error in errors {
+        let bytes = header_bytes(error.into());
+        assert!(bytes < 7500, "{bytes} bytes");
+    }
+}

@@ -1,0 +1,184 @@
+//! Properties of the edge as a whole: what is sent comes back as it was meant, and whatever is
+//! sent is answered with something a client can read.
+
+use std::collections::HashMap;
+
+use proptest::collection::{hash_map, vec};
+use proptest::option;
+use proptest::prelude::*;
+use prost::Message;
+use tonic::Status;
+
+use super::from_proto::{
+    DeleteOrder, FollowOrder, GetOrder, KillOrder, ListOrder, ReadOrder, ResizeOrder, SignalOrder,
+    StartOrder, WaitOrder, WatchOrder, WriteOrder, refused,
+};
+use super::status::tests::header_bytes;
+use super::{pb, to_proto};
+use crate::process::Spec;
+use crate::supervisor::Error;
+
+/// Well below the 8 KiB that every client takes, for what else stands in the headers.
+const HEADERS: usize = 7500;
+
+fn read(spec: pb::Spec) -> Result<Spec, Error> {
+    let request = pb::StartRequest { spec: Some(spec), ..Default::default() };
+    StartOrder::try_from(request).map(|order| order.spec)
+}
+
+/// Programs that are taken.
+fn program() -> impl Strategy<Value = pb::spec::Program> {
+    let text = "[^\0]{1,20}";
+    prop_oneof![
+        text.prop_map(pb::spec::Program::Shell),
+        vec(text, 1..4)
+            .prop_map(|args| pb::spec::Program::Argv(pb::Argv { args, raw_args: Vec::new() })),
+        vec(vec(1u8.., 1..8), 1..4).prop_map(|args| {
+            let raw_args = args.into_iter().map(Into::into).collect();
+            pb::spec::Program::Argv(pb::Argv { args: Vec::new(), raw_args })
+        }),
+        (text, vec(text, 0..3), "[a-z]{0,9}").prop_map(|(code, interpreter, filename)| {
+            pb::spec::Program::Script(pb::Script { code, interpreter, filename })
+        }),
+    ]
+}
+
+/// Streams that are taken.
+fn io() -> impl Strategy<Value = pb::spec::Io> {
+    prop_oneof![
+        any::<(bool, bool)>().prop_map(|(stdin, merge_stderr)| {
+            pb::spec::Io::Pipes(pb::Pipes { stdin, merge_stderr })
+        }),
+        (0..=1000u32, 0..=1000u32, "[a-z]{0,9}").prop_map(|(rows, cols, term)| {
+            pb::spec::Io::Terminal(pb::Terminal { rows, cols, term })
+        }),
+    ]
+}
+
+fn span(most: i64) -> impl Strategy<Value = prost_types::Duration> {
+    (1..most, 0..1_000_000_000)
+        .prop_map(|(seconds, nanos)| prost_types::Duration { seconds, nanos })
+}
+
+fn pairs(most: usize) -> impl Strategy<Value = HashMap<String, String>> {
+    hash_map("[A-Za-z0-9][A-Za-z0-9._/-]{0,62}", "[a-zä ]{0,20}", 0..most)
+}
+
+/// Specs that are taken.
+fn taken() -> impl Strategy<Value = pb::Spec> {
+    let environment = (pairs(3), vec("[A-Z]{1,5}[*]?", 0..3), any::<bool>())
+        .prop_map(|(set, inherit, inherit_all)| pb::Environment { set, inherit, inherit_all });
+    let stop = ("(SIG)?(TERM|HUP|USR1)|[1-5][0-9]|", option::of(span(3600)))
+        .prop_map(|(signal, grace)| pb::Stop { signal, grace });
+    let user = (0..9u32, 0..9u32, vec(0..9u32, 0..3)).prop_map(|(uid, gid, groups)| pb::User {
+        uid,
+        gid: Some(gid),
+        groups,
+    });
+    let texts = ("(/[a-z]{1,9})?", "[a-zä ]{0,9}", "[^\r\n]{0,80}(\n.*)?", "[a-z]{0,9}");
+    let parts = (program(), option::of(io()), texts, option::of(environment), pairs(64));
+    let rest =
+        (option::of(span(86_400)), option::of(stop), option::of(user), 65_536..1u64 << 30, 0..3);
+    (parts, rest).prop_map(|((program, io, texts, env, labels), rest)| {
+        let (cwd, name, description, word) = texts;
+        let (timeout, stop, user, transcript_bytes, overflow) = rest;
+        pb::Spec {
+            program: Some(program),
+            io,
+            cwd,
+            env,
+            name,
+            description,
+            r#ref: word.clone(),
+            labels,
+            owner: word.clone(),
+            workspace: word,
+            timeout,
+            stop,
+            user,
+            transcript_bytes,
+            overflow,
+        }
+    })
+}
+
+/// Reads a request of every kind from the same bytes.
+fn read_all(bytes: &[u8]) -> Vec<Error> {
+    macro_rules! read {
+        ($($request:ident => $order:ident),*) => {
+            [$(pb::$request::decode(bytes).ok().and_then(|request| $order::try_from(request).err())),*]
+        };
+    }
+    let refusals = read! {
+        StartRequest => StartOrder, KillRequest => KillOrder, DeleteRequest => DeleteOrder,
+        GetRequest => GetOrder, ListRequest => ListOrder, ReadRequest => ReadOrder,
+        FollowRequest => FollowOrder, WaitRequest => WaitOrder, WriteStdinRequest => WriteOrder,
+        ResizeRequest => ResizeOrder, SignalRequest => SignalOrder, WatchRequest => WatchOrder
+    };
+    refusals.into_iter().flatten().collect()
+}
+
+proptest! {
+    #[test]
+    fn a_spec_that_was_accepted_can_be_sent_again(wire in taken()) {
+        let first = read(wire).unwrap();
+        prop_assert_eq!(read(to_proto::spec(&first)), Ok(first));
+    }
+
+    #[test]
+    fn whatever_is_sent_is_answered(
+        spec in taken(),
+        id in ".{0,9}",
+        changes in vec((any::<prop::sample::Index>(), any::<u8>()), 0..20),
+    ) {
+        let mut bytes = pb::StartRequest { id, spec: Some(spec), ..Default::default() }.encode_to_vec();
+        for (at, byte) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        for error in read_all(&bytes) {
+            prop_assert!(header_bytes(Status::from(error)) < HEADERS);
+        }
+    }
+
+    #[test]
+    fn noise_is_answered(bytes in vec(any::<u8>(), 0..64)) {
+        for error in read_all(&bytes) {
+            prop_assert!(header_bytes(Status::from(error)) < HEADERS);
+        }
+    }
+
+    #[test]
+    fn a_duration_of_any_make_is_answered(seconds: i64, nanos: i32) {
+        let given = Some(prost_types::Duration { seconds, nanos });
+        let _ = read(pb::Spec { timeout: given, ..Default::default() });
+        let request = pb::ReadRequest { id: "a".into(), wait: given, ..Default::default() };
+        let _ = ReadOrder::try_from(request);
+    }
+}
+
+#[test]
+fn a_refusal_of_everything_fits_into_the_headers() {
+    let long = |n: u32, char: &str| format!("{n}{}", char.repeat(1 << 14));
+    for char in [" ", "ä", "\0", "\u{10ffff}", "\"", "\n"] {
+        let spec = pb::Spec {
+            labels: (0..64).map(|n| (long(n, char), String::new())).collect(),
+            env: Some(pb::Environment {
+                set: (0..64).map(|n| (long(n, char) + "=", String::new())).collect(),
+                inherit: vec![long(0, "*"); 64],
+                inherit_all: false,
+            }),
+            cwd: long(0, char),
+            name: long(0, char),
+            ..Default::default()
+        };
+        let request =
+            pb::StartRequest { id: long(0, char), spec: Some(spec), ..Default::default() };
+        let error = StartOrder::try_from(request).unwrap_err();
+        let bytes = header_bytes(Status::from(error.clone()));
+        assert!(bytes < HEADERS, "{bytes} bytes");
+        let told = refused(Err::<(), _>(error));
+        assert!(told.len() > 15, "only {} are told", told.len());
+        assert!(told.last().unwrap().starts_with("…: and "));
+    }
+}

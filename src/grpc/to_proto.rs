@@ -1,0 +1,163 @@
+//! Domain words to answers: records, events, output.
+//!
+//! Every conversion names every field of what it reads, so that none is forgotten on the wire.
+//! Knows only what it is given: the keeper is not asked here.
+
+mod spec;
+mod times;
+
+pub use spec::spec;
+pub use times::{duration, timestamp};
+
+use std::time::SystemTime;
+
+use super::pb;
+use crate::events::Event;
+use crate::keeper_client::Progress;
+use crate::process::{Descendant, End, InputState, Record, Status, Usage};
+use crate::supervisor::{Seen, Waited, figures};
+use crate::transcript::{Chunk, Figures, Gap, Match};
+
+/// A process as it is now. Without `progress` nothing is known of its input, and of its output
+/// only what its record has.
+pub fn process(record: &Record, progress: Option<&Progress>) -> pb::Process {
+    let Record { id, birth: _, spec, run, create_time, phase: _ } = record;
+    let started = record.started();
+    let end = record.end();
+    let ended = end.is_some();
+    let lingering = end.and_then(|end| end.exit.as_ref()).map(|exit| &exit.lingering);
+    pb::Process {
+        id: id.to_string(),
+        spec: Some(self::spec(spec)),
+        state: pb::State::from(record.state()).into(),
+        run: *run,
+        pid: started.map_or(0, |started| started.pid),
+        create_time: Some(timestamp(*create_time)),
+        start_time: started.map(|started| timestamp(started.time)),
+        exit_time: end.map(|end| timestamp(end.time)),
+        exit: end.map(|end| exit(end, progress)),
+        transcript: figures(record, progress).map(|figures| transcript(figures, ended)),
+        stdin: progress.map(|progress| stdin(progress.input)),
+        lingering: lingering.into_iter().flatten().map(descendant).collect(),
+    }
+}
+
+fn transcript(figures: Figures, ended: bool) -> pb::Transcript {
+    let Figures { first_seq, next_seq, total_bytes, dropped_bytes, last_time } = figures;
+    let last_output_time = (last_time > 0).then(|| timestamp(last_time));
+    pb::Transcript { first_seq, next_seq, total_bytes, dropped_bytes, last_output_time, ended }
+}
+
+fn stdin(input: InputState) -> pb::Stdin {
+    let InputState { open, accepted, pending } = input;
+    pb::Stdin { open, accepted_bytes: accepted, pending_bytes: pending }
+}
+
+fn exit(end: &End, progress: Option<&Progress>) -> pb::Exit {
+    let End { cause, time: _, started: _, exit, printed, output_complete, detail: _ } = end;
+    let exit = exit.as_ref();
+    let (code, signal) = match exit.map(|exit| exit.status) {
+        Some(Status::Code(code)) => (Some(code), None),
+        Some(Status::Signal(signal)) => (None, Some(signal)),
+        None => (None, None),
+    };
+    // The keeper may say it only after the record was made.
+    let drained = progress.is_some_and(|progress| progress.drained);
+    pb::Exit {
+        outcome: pb::Outcome::from(end.outcome()).into(),
+        cause: pb::Cause::from(*cause).into(),
+        code,
+        signal,
+        core_dumped: exit.is_some_and(|exit| exit.core_dumped),
+        message: end.message(),
+        usage: exit.map(|exit| usage(exit.usage)),
+        duration: end.duration().map(duration),
+        final_seq: exit.map_or(printed.next_seq, |exit| exit.final_seq),
+        output_complete: *output_complete || drained,
+    }
+}
+
+fn usage(usage: Usage) -> pb::Usage {
+    let Usage {
+        user_micros,
+        system_micros,
+        max_rss_bytes,
+        minor_faults,
+        major_faults,
+        voluntary_switches,
+        involuntary_switches,
+    } = usage;
+    let micros = |micros| duration(std::time::Duration::from_micros(micros));
+    pb::Usage {
+        user_time: Some(micros(user_micros)),
+        system_time: Some(micros(system_micros)),
+        max_rss_bytes,
+        minor_faults,
+        major_faults,
+        voluntary_switches,
+        involuntary_switches,
+    }
+}
+
+/// A process of someone's tree.
+pub fn descendant(descendant: &Descendant) -> pb::Descendant {
+    let Descendant { pid, command } = descendant;
+    pb::Descendant { pid: *pid, command: command.clone() }
+}
+
+/// Something that happened. How much output was kept then is not known any more.
+pub fn event(event: &Event) -> pb::Event {
+    let Event { seq, time, kind, record } = event;
+    let mut process = process(record, None);
+    if let Some(transcript) = &mut process.transcript {
+        (transcript.first_seq, transcript.dropped_bytes) = (0, 0);
+    }
+    pb::Event {
+        seq: *seq,
+        time: Some(timestamp(*time)),
+        process_id: record.id.to_string(),
+        kind: pb::Kind::from(*kind).into(),
+        process: Some(process),
+    }
+}
+
+/// A piece of output. The bytes are shared, not copied.
+pub fn chunk(chunk: Chunk) -> pb::Chunk {
+    let Chunk { seq, stream, offset, time, data } = chunk;
+    let stream = pb::Stream::from(stream).into();
+    pb::Chunk { seq, stream, offset, time: Some(timestamp(time)), data }
+}
+
+/// Chunks that are missing.
+pub fn gap(gap: Gap) -> pb::Gap {
+    let Gap { from_seq, to_seq, dropped_bytes } = gap;
+    pb::Gap { from_seq, to_seq, dropped_bytes }
+}
+
+/// A process as it was last committed, with what the keeper reports of it.
+pub fn seen(seen: &Seen) -> pb::Process {
+    process(&seen.record, seen.progress().as_ref())
+}
+
+/// What came of waiting.
+pub fn waited(waited: Waited) -> pb::WaitResult {
+    let Waited { met, timed_out, found } = waited;
+    let found = found.map(|Match { seq, text }| pb::wait_result::Match { seq, text });
+    pb::WaitResult { met, timed_out, r#match: found }
+}
+
+/// A sign of life of a stream that is this far.
+pub fn heartbeat(seq: u64) -> pb::Heartbeat {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+    pb::Heartbeat { time: Some(timestamp(now)), seq }
+}
+
+/// A place in a transcript: what was read, from `since_seq` up to `next_seq`, and what there is.
+pub fn cursor(since_seq: u64, next_seq: u64, there_is: &Figures) -> pb::Cursor {
+    let latest_seq = there_is.next_seq.saturating_sub(1);
+    pb::Cursor { since_seq, next_seq, latest_seq, first_seq: there_is.first_seq }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,91 @@
+//! A spec as it was accepted, with its defaults filled in: sent again, it makes an equal one.
+
+use super::duration;
+use crate::grpc::pb;
+use crate::process::{Environment, Program, Script, Size, Spec, Stop, Streams, User, signal};
+
+/// A spec as it was accepted.
+pub fn spec(spec: &Spec) -> pb::Spec {
+    let Spec {
+        program: what,
+        streams,
+        cwd,
+        env,
+        name,
+        description,
+        reference,
+        labels,
+        owner,
+        workspace,
+        timeout,
+        stop: ending,
+        user,
+        transcript_bytes,
+        overflow,
+    } = spec;
+    pb::Spec {
+        program: program(what),
+        io: Some(io(streams)),
+        cwd: cwd.clone(),
+        env: environment(env),
+        name: name.clone(),
+        description: description.clone(),
+        r#ref: reference.clone(),
+        labels: labels.clone().into_iter().collect(),
+        owner: owner.clone(),
+        workspace: workspace.clone(),
+        timeout: timeout.map(duration),
+        stop: Some(stop(ending)),
+        user: user.clone().map(|User { uid, gid, groups }| pb::User {
+            uid,
+            gid: Some(gid),
+            groups,
+        }),
+        transcript_bytes: *transcript_bytes,
+        overflow: pb::Overflow::from(*overflow).into(),
+    }
+}
+
+fn program(program: &Program) -> Option<pb::spec::Program> {
+    Some(match program {
+        Program::Shell(line) => pb::spec::Program::Shell(line.clone()),
+        Program::Argv(args) => {
+            pb::spec::Program::Argv(pb::Argv { args: args.clone(), raw_args: Vec::new() })
+        }
+        Program::RawArgv(args) => {
+            let raw_args = args.iter().map(|arg| arg.clone().into()).collect();
+            pb::spec::Program::Argv(pb::Argv { args: Vec::new(), raw_args })
+        }
+        Program::Script(script) => {
+            let Script { code, interpreter, filename } = script.clone();
+            pb::spec::Program::Script(pb::Script { code, interpreter, filename })
+        }
+        Program::LeftOut => return None,
+    })
+}
+
+fn io(streams: &Streams) -> pb::spec::Io {
+    match streams {
+        Streams::Pipes { stdin, merge_stderr } => {
+            pb::spec::Io::Pipes(pb::Pipes { stdin: *stdin, merge_stderr: *merge_stderr })
+        }
+        Streams::Terminal { size: Size { rows, cols }, term } => {
+            let (rows, cols, term) = ((*rows).into(), (*cols).into(), term.clone());
+            pb::spec::Io::Terminal(pb::Terminal { rows, cols, term })
+        }
+    }
+}
+
+/// Absent when nothing was asked for; in events it is left out anyway.
+fn environment(env: &Environment) -> Option<pb::Environment> {
+    let Environment { set, inherit, inherit_all } = env;
+    (*env != Environment::default()).then(|| pb::Environment {
+        set: set.clone().into_iter().collect(),
+        inherit: inherit.clone(),
+        inherit_all: *inherit_all,
+    })
+}
+
+fn stop(Stop { signal: number, grace }: &Stop) -> pb::Stop {
+    pb::Stop { signal: signal::name(*number), grace: Some(duration(*grace)) }
+}

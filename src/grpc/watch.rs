@@ -1,0 +1,131 @@
+//! Watch: numbered events, from any that is kept, live.
+//!
+//! A watcher is a place among the events and nothing else: the newest are in memory, older ones
+//! in the store, and one who stops reading holds one batch.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use futures_util::stream;
+use tokio::sync::watch::Receiver;
+use tokio::time::{Instant, sleep_until};
+use tokio_stream::Stream;
+use tonic::Status;
+
+use super::from_proto::WatchOrder;
+use super::pb::watch_response::Message;
+use super::{pb, to_proto};
+use crate::events::{Event, Tail};
+use crate::supervisor::{Error, Stage, Supervisor};
+use crate::transcript::Gap;
+
+/// Events that are taken in one go: what a stopped watcher holds.
+const BATCH: usize = 64;
+
+/// Where a watcher is.
+struct Watching {
+    supervisor: Supervisor,
+    order: WatchOrder,
+    latest: Receiver<u64>,
+    stage: Receiver<Stage>,
+    /// The last event that was looked at.
+    after: u64,
+    /// Where a replay ends.
+    until: Option<u64>,
+    ready: VecDeque<Message>,
+    over: bool,
+}
+
+pub(super) fn watch(
+    supervisor: &Supervisor,
+    order: WatchOrder,
+) -> Result<impl Stream<Item = Result<pb::WatchResponse, Status>> + Send + use<>, Error> {
+    let latest = supervisor.events().subscribe();
+    let newest = *latest.borrow();
+    let after = order.since_event.unwrap_or(newest);
+    if after > newest {
+        return Err(Error::CursorAhead { cursor: after, next: newest + 1 });
+    }
+    let watching = Watching {
+        latest,
+        stage: supervisor.stage(),
+        after,
+        until: order.replay_only.then_some(newest),
+        // Tells that nothing that happens from here on will be missed.
+        ready: VecDeque::from([Message::Heartbeat(to_proto::heartbeat(after))]),
+        over: false,
+        supervisor: supervisor.clone(),
+        order,
+    };
+    Ok(stream::unfold(watching, |mut watching| async {
+        let next = watching.next().await?;
+        let answer = next.map(|message| pb::WatchResponse { message: Some(message) });
+        Some((answer.map_err(Status::from), watching))
+    }))
+}
+
+impl Watching {
+    /// The next message; none: a replay is over.
+    async fn next(&mut self) -> Option<Result<Message, Error>> {
+        let mut heartbeat_at = None;
+        loop {
+            if let Some(message) = self.ready.pop_front() {
+                return Some(Ok(message));
+            }
+            if self.over || self.until.is_some_and(|until| self.after >= until) {
+                return None;
+            }
+            // Looked at before reading: the last events are told before the stage is.
+            let stage = *self.stage.borrow_and_update();
+            match self.read().await {
+                Ok(true) => continue,
+                Ok(false) if stage >= Stage::AllOver => return self.fail(Error::ShuttingDown),
+                Ok(false) => {}
+                Err(error) => return self.fail(error),
+            }
+            let at = *heartbeat_at.get_or_insert_with(|| Instant::now() + self.order.heartbeat);
+            tokio::select! {
+                biased;
+                _ = self.latest.changed() => {}
+                _ = self.stage.changed() => {}
+                () = sleep_until(at) => return Some(Ok(Message::Heartbeat(to_proto::heartbeat(self.after)))),
+            }
+        }
+    }
+
+    fn fail(&mut self, error: Error) -> Option<Result<Message, Error>> {
+        self.over = true;
+        Some(Err(error))
+    }
+
+    /// Takes the next events. True: there may be more at once.
+    async fn read(&mut self) -> Result<bool, Error> {
+        self.latest.borrow_and_update();
+        let events: Vec<Arc<Event>> = match self.supervisor.events().since(self.after, BATCH) {
+            Tail::Events(events) => events,
+            Tail::TooOld => {
+                let stored = self.supervisor.store().events(self.after, BATCH).await;
+                let stored = stored.map_err(|error| Error::Store(error.to_string()))?;
+                stored.into_iter().map(Arc::new).collect()
+            }
+        };
+        let Some(first) = events.first() else { return Ok(false) };
+        if first.seq > self.after + 1 {
+            let (from_seq, to_seq) = (self.after + 1, first.seq - 1);
+            let gap = Gap { from_seq, to_seq, dropped_bytes: None };
+            self.ready.push_back(Message::Gap(to_proto::gap(gap)));
+            self.after = to_seq;
+        }
+        for event in events {
+            if self.until.is_some_and(|until| event.seq > until) {
+                break;
+            }
+            self.after = event.seq;
+            let WatchOrder { selector, kinds, .. } = &self.order;
+            if kinds.contains(event.kind) && selector.matches(&event.record) {
+                self.ready.push_back(Message::Event(to_proto::event(&event)));
+            }
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,275 @@
+//! The lifecycle against sentences, and against a model of a keeper and its tree.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::process::Usage;
+
+const SECOND: u64 = 1_000_000_000;
+
+fn stop(seconds: u64) -> Stop {
+    Stop { signal: libc::SIGTERM, grace: Duration::from_secs(seconds) }
+}
+
+fn order(seconds: u64) -> Happening {
+    Happening::Stop(Order { why: Cause::Killed, stop: stop(seconds) })
+}
+
+fn someone(pid: u32) -> Descendant {
+    Descendant { pid, command: "x".into() }
+}
+
+fn exit(status: Status, lingering: Vec<Descendant>) -> Exit {
+    let usage = Usage::default();
+    Exit { status, core_dumped: false, time: 0, usage, final_seq: 1, lingering }
+}
+
+fn exited(lingering: Vec<Descendant>) -> Happening {
+    Happening::Exited(exit(Status::Signal(15), lingering))
+}
+
+fn signalled(signal: i32, members: Vec<Descendant>) -> Happening {
+    Happening::Signalled { signal, members }
+}
+
+fn running() -> Life {
+    let mut life = Life::new();
+    let then = life.apply(Happening::Started { deadline: None }, 0);
+    assert_eq!(then.events, [Kind::Started]);
+    life
+}
+
+#[test]
+fn what_exits_by_itself_is_over_at_once_whoever_lives_on() {
+    let mut life = running();
+    let then = life.apply(Happening::Exited(exit(Status::Code(3), vec![someone(9)])), 1);
+    assert_eq!(then.events, [Kind::Completed]);
+    assert_eq!(then.ended.unwrap().cause, Cause::Exited);
+    assert_eq!(life, Life::Exited);
+}
+
+#[test]
+fn a_stop_that_is_obeyed_needs_no_kill() {
+    let mut life = running();
+    let then = life.apply(order(10), 0);
+    assert_eq!((then.events, then.asks), (vec![Kind::Stopping], vec![Ask::Signal(libc::SIGTERM)]));
+    assert_eq!(life.apply(signalled(libc::SIGTERM, vec![someone(7)]), 1), Consequence::default());
+    let ended = life.apply(exited(vec![]), 2).ended.unwrap();
+    assert_eq!((ended.cause, ended.reached), (Cause::Killed, vec![someone(7)]));
+}
+
+#[test]
+fn an_exit_that_overtakes_the_answer_to_a_signal_waits_for_it() {
+    let mut life = running();
+    let _ = life.apply(order(10), 0);
+    assert_eq!(life.apply(exited(vec![]), 1).ended, None);
+    let ended = life.apply(signalled(libc::SIGTERM, vec![someone(7)]), 2).ended.unwrap();
+    assert_eq!(ended.reached, [someone(7)]);
+}
+
+#[test]
+fn descendants_that_outlive_a_stopped_process_are_awaited_and_then_killed() {
+    let mut life = running();
+    let _ = life.apply(order(10), 0);
+    let _ = life.apply(signalled(libc::SIGTERM, vec![someone(7), someone(8)]), 1);
+    assert_eq!(life.apply(exited(vec![someone(8)]), 2).ended, None);
+    let look = life.wake_at().unwrap();
+    assert_eq!(life.apply(Happening::Tick { stop: stop(10) }, look).asks, [Ask::Look]);
+    let then = life.apply(Happening::Seen { members: vec![someone(8)] }, look);
+    assert_eq!(then, Consequence::default());
+    let then = life.apply(Happening::Tick { stop: stop(10) }, 10 * SECOND);
+    assert_eq!(then.asks, [Ask::Signal(libc::SIGKILL)]);
+    let ended = life.apply(signalled(libc::SIGKILL, vec![someone(8)]), 11 * SECOND).ended.unwrap();
+    assert_eq!(ended.reached, [someone(7), someone(8)]);
+}
+
+#[test]
+fn a_stop_before_the_start_is_kept_until_then() {
+    let mut life = Life::new();
+    assert_eq!(life.apply(order(10), 0), Consequence::default());
+    let then = life.apply(Happening::Started { deadline: None }, 1);
+    assert_eq!(then.events, [Kind::Started, Kind::Stopping]);
+    assert_eq!(then.asks, [Ask::Signal(libc::SIGTERM)]);
+}
+
+#[test]
+fn a_second_stop_hurries_and_does_not_change_the_cause() {
+    let mut life = running();
+    let first = Order { why: Cause::TimedOut, stop: stop(10) };
+    let _ = life.apply(Happening::Stop(first), 0);
+    assert_eq!(life.apply(order(0), 1).asks, [Ask::Signal(libc::SIGKILL)]);
+    assert_eq!(life.apply(order(0), 2), Consequence::default(), "it is being killed already");
+    let _ = life.apply(signalled(libc::SIGTERM, vec![]), 3);
+    let _ = life.apply(exited(vec![]), 3);
+    let ended = life.apply(signalled(libc::SIGKILL, vec![someone(1)]), 4).ended.unwrap();
+    assert_eq!(ended.cause, Cause::TimedOut);
+}
+
+#[test]
+fn a_process_whose_time_is_over_is_stopped() {
+    let mut life = Life::new();
+    let _ = life.apply(Happening::Started { deadline: Some(5) }, 0);
+    assert_eq!(life.wake_at(), Some(5));
+    let tick = Happening::Tick { stop: stop(10) };
+    assert_eq!(life.apply(tick.clone(), 4), Consequence::default());
+    assert_eq!(life.apply(tick, 5).events, [Kind::Stopping]);
+}
+
+#[test]
+fn a_stop_after_the_end_changes_nothing() {
+    let mut life = running();
+    let _ = life.apply(exited(vec![]), 1);
+    assert_eq!(life.apply(order(0), 2), Consequence::default());
+    assert_eq!(life.wake_at(), None);
+}
+
+/// What a keeper and a tree might do next.
+#[derive(Clone, Debug)]
+enum Move {
+    /// Somebody orders a stop with this grace.
+    Stop(u64),
+    /// Time passes, in milliseconds.
+    Pass(u64),
+    /// The keeper answers its oldest request.
+    Answer,
+    /// The process itself exits, if it runs.
+    Exit,
+    /// One descendant ends.
+    Leave,
+}
+
+fn moves() -> impl Strategy<Value = Vec<Move>> {
+    let one = prop_oneof![
+        (0..20u64).prop_map(Move::Stop),
+        (1..4000u64).prop_map(Move::Pass),
+        Just(Move::Answer),
+        Just(Move::Answer),
+        Just(Move::Exit),
+        Just(Move::Leave),
+    ];
+    proptest::collection::vec(one, 0..60)
+}
+
+/// A keeper with one tree: what is true, whatever the lifecycle believes.
+#[derive(Default)]
+struct Model {
+    now: u64,
+    running: bool,
+    /// News of the exit is on its way or has come.
+    told: bool,
+    descendants: u32,
+    requests: Vec<Ask>,
+    events: Vec<Kind>,
+    first_order: Option<Moment>,
+    shortest: Option<Moment>,
+}
+
+impl Model {
+    fn happen(&mut self, life: &mut Life, happening: Happening) {
+        let then = life.apply(happening, self.now);
+        let completed = then.events.contains(&Kind::Completed);
+        assert_eq!(completed, then.ended.is_some());
+        if completed {
+            assert!(self.told, "completed before the exit was told");
+            if self.events.contains(&Kind::Stopping) {
+                assert_eq!(self.descendants, 0, "completed with descendants left");
+                assert!(self.requests.is_empty(), "completed with answers outstanding");
+            }
+        }
+        self.events.extend(then.events);
+        self.requests.extend(then.asks);
+    }
+
+    fn left(&self) -> Vec<Descendant> {
+        let descendants = (0..self.descendants).map(|n| someone(100 + n));
+        self.running.then(|| someone(1)).into_iter().chain(descendants).collect()
+    }
+
+    fn exit(&mut self, life: &mut Life) {
+        if std::mem::take(&mut self.running) {
+            self.told = true;
+            let lingering = self.left();
+            self.happen(life, exited(lingering));
+        }
+    }
+
+    /// The keeper does what it was asked first.
+    fn answer(&mut self, life: &mut Life) {
+        if self.requests.is_empty() {
+            return;
+        }
+        match self.requests.remove(0) {
+            Ask::Signal(libc::SIGKILL) => {
+                let members = self.left();
+                self.descendants = 0;
+                self.exit(life);
+                self.happen(life, signalled(libc::SIGKILL, members));
+            }
+            Ask::Signal(signal) => {
+                let members = self.left();
+                self.happen(life, signalled(signal, members));
+            }
+            Ask::Look => {
+                let members = self.left();
+                self.happen(life, Happening::Seen { members });
+            }
+        }
+    }
+
+    fn tick(&mut self, life: &mut Life) {
+        self.happen(life, Happening::Tick { stop: stop(10) });
+    }
+
+    fn make(&mut self, life: &mut Life, next: &Move) {
+        match *next {
+            Move::Stop(seconds) => {
+                let kill_at = after(self.now, Duration::from_secs(seconds));
+                self.first_order.get_or_insert(self.now);
+                self.shortest = Some(self.shortest.map_or(kill_at, |known| known.min(kill_at)));
+                self.happen(life, order(seconds));
+            }
+            Move::Pass(milliseconds) => {
+                self.now += milliseconds * 1_000_000;
+                self.tick(life);
+            }
+            Move::Answer => self.answer(life),
+            Move::Exit => self.exit(life),
+            Move::Leave => self.descendants = self.descendants.saturating_sub(1),
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_life_ends_once_with_its_tree_and_in_time(
+        moves in moves(), descendants in 0..4u32, stubborn in any::<bool>(),
+    ) {
+        let mut life = Life::new();
+        let mut model = Model { running: true, descendants, ..Model::default() };
+        model.happen(&mut life, Happening::Started { deadline: None });
+        for next in &moves {
+            let obeys = !stubborn || !matches!(next, Move::Exit | Move::Leave);
+            if obeys {
+                model.make(&mut life, next);
+            }
+            if let (Some(kill_at), Life::Stopping(_)) = (model.shortest, &life) {
+                let due = life.wake_at().is_some_and(|at| at <= kill_at);
+                let killing = model.requests.contains(&Ask::Signal(libc::SIGKILL));
+                prop_assert!(due || killing || model.told || model.events.contains(&Kind::Completed)
+                    || matches!(&life, Life::Stopping(stopping) if stopping.killing));
+            }
+        }
+        // Whatever happened, it can be ended, and is then over.
+        model.make(&mut life, &Move::Stop(0));
+        while !model.requests.is_empty() {
+            model.answer(&mut life);
+        }
+        prop_assert_eq!(&life, &Life::Exited);
+        let count = |kind| model.events.iter().filter(|event| **event == kind).count();
+        prop_assert_eq!(count(Kind::Started), 1);
+        prop_assert_eq!(count(Kind::Completed), 1);
+        prop_assert!(count(Kind::Stopping) <= 1);
+        prop_assert_eq!(model.events.last(), Some(&Kind::Completed));
+        prop_assert_eq!(life.wake_at(), None);
+    }
+}

@@ -1,0 +1,279 @@
+//! The record of a process: what is committed, listed and told in events. Pure data.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Exit, Moment, Spec, Status, signal};
+
+/// The record of a process. Each change makes a new one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// Its public id.
+    pub id: Arc<str>,
+    /// Counts the records that were ever made: the order of listing.
+    pub birth: u64,
+    /// What was asked for. Kept apart in the store: it never changes.
+    #[serde(skip, default = "missing_spec")]
+    pub spec: Arc<Spec>,
+    /// Which run of the id this is, from 1.
+    pub run: u32,
+    /// When it was accepted, nanoseconds since 1970.
+    pub create_time: u64,
+    /// Where it is in its life.
+    pub phase: Phase,
+}
+
+/// Where a process is in its life, and what is known there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Phase {
+    /// Accepted, being started.
+    Starting,
+    /// Running.
+    Running(Started),
+    /// Told to end.
+    Stopping {
+        /// Its start.
+        started: Started,
+        /// Why.
+        why: Cause,
+        /// When whoever is left is killed.
+        kill_at: Moment,
+    },
+    /// Over.
+    Exited(End),
+}
+
+/// What is known of a process since it was started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Started {
+    /// Its pid: information, never identity.
+    pub pid: u32,
+    /// When it was started, nanoseconds since 1970.
+    pub time: u64,
+    /// The same on the clock that timeouts are counted by.
+    pub moment: Moment,
+}
+
+/// How a process ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct End {
+    /// Why.
+    pub cause: Cause,
+    /// When, nanoseconds since 1970.
+    pub time: u64,
+    /// Its start; none: it never ran.
+    pub started: Option<Started>,
+    /// What the kernel told; none: it never ran, or was lost.
+    pub exit: Option<Exit>,
+    /// What it printed in all.
+    pub printed: Printed,
+    /// Nothing can print to its outputs any more.
+    pub output_complete: bool,
+    /// More to be said of it; may be empty.
+    pub detail: String,
+}
+
+/// How much a process printed, in all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Printed {
+    /// Sequence number after its last chunk.
+    pub next_seq: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// When it last printed, nanoseconds since 1970; 0: never.
+    pub last_time: u64,
+}
+
+/// Where a process is in its life, without what is known there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum State {
+    /// Accepted, being started.
+    Starting,
+    /// Running.
+    Running,
+    /// Told to end.
+    Stopping,
+    /// Over.
+    Exited,
+}
+
+/// Why a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Cause {
+    /// It exited by itself.
+    Exited,
+    /// A signal that was not the supervisor's.
+    Signaled,
+    /// It was killed on request.
+    Killed,
+    /// Its time was over.
+    TimedOut,
+    /// It could not be started.
+    StartFailed,
+    /// The supervisor was told to stop.
+    Shutdown,
+    /// It was running when the supervisor itself was ended.
+    Lost,
+}
+
+/// What an end means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// It exited by itself with code 0.
+    Succeeded,
+    /// It ended in any other way by itself, or was lost.
+    Failed,
+    /// It was ended on request.
+    Canceled,
+    /// Its time was over.
+    TimedOut,
+}
+
+impl Record {
+    /// Where it is in its life.
+    pub fn state(&self) -> State {
+        match self.phase {
+            Phase::Starting => State::Starting,
+            Phase::Running(_) => State::Running,
+            Phase::Stopping { .. } => State::Stopping,
+            Phase::Exited(_) => State::Exited,
+        }
+    }
+
+    /// How it ended, if it has.
+    pub fn end(&self) -> Option<&End> {
+        match &self.phase {
+            Phase::Exited(end) => Some(end),
+            _ => None,
+        }
+    }
+
+    /// Its start, if there was one.
+    pub fn started(&self) -> Option<Started> {
+        match &self.phase {
+            Phase::Starting => None,
+            Phase::Running(started) | Phase::Stopping { started, .. } => Some(*started),
+            Phase::Exited(end) => end.started,
+        }
+    }
+}
+
+impl End {
+    /// What it means.
+    pub fn outcome(&self) -> Outcome {
+        match (self.cause, self.exit.as_ref().map(|exit| exit.status)) {
+            (Cause::Exited, Some(Status::Code(0))) => Outcome::Succeeded,
+            (Cause::Killed | Cause::Shutdown, _) => Outcome::Canceled,
+            (Cause::TimedOut, _) => Outcome::TimedOut,
+            (Cause::Exited | Cause::Signaled | Cause::StartFailed | Cause::Lost, _) => {
+                Outcome::Failed
+            }
+        }
+    }
+
+    /// From start to exit.
+    pub fn duration(&self) -> Option<Duration> {
+        let started = self.started?;
+        Some(Duration::from_nanos(self.time.saturating_sub(started.time)))
+    }
+
+    /// The same for people, as "killed on request: ended by SIGTERM".
+    pub fn message(&self) -> String {
+        let why = match self.cause {
+            Cause::Exited | Cause::Signaled => None,
+            Cause::Killed => Some("killed on request"),
+            Cause::TimedOut => Some("its time was over"),
+            Cause::StartFailed => Some("could not be started"),
+            Cause::Shutdown => Some("the supervisor was told to stop"),
+            Cause::Lost => Some("lost: it ran when the supervisor was ended"),
+        };
+        let how = self.exit.as_ref().map(|exit| match exit.status {
+            Status::Code(code) => format!("exited with code {code}"),
+            Status::Signal(number) => format!("ended by SIG{}", signal::name(number)),
+        });
+        let detail = (!self.detail.is_empty()).then(|| self.detail.clone());
+        let parts = [why.map(str::to_owned), how, detail];
+        parts.into_iter().flatten().collect::<Vec<_>>().join(": ")
+    }
+}
+
+/// What a record has until the store has given it its own spec.
+fn missing_spec() -> Arc<Spec> {
+    use super::{DEFAULT_RING, Environment, Overflow, Program, Stop, Streams};
+    Arc::new(Spec {
+        program: Program::LeftOut,
+        streams: Streams::Pipes { stdin: false, merge_stderr: false },
+        cwd: String::new(),
+        env: Environment::default(),
+        name: String::new(),
+        description: String::new(),
+        reference: String::new(),
+        labels: Default::default(),
+        owner: String::new(),
+        workspace: String::new(),
+        timeout: None,
+        stop: Stop::default(),
+        user: None,
+        transcript_bytes: DEFAULT_RING,
+        overflow: Overflow::DropOldest,
+    })
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::process::Usage;
+
+    /// A record of a process that is being started.
+    pub(crate) fn record(id: &str, birth: u64) -> Record {
+        let (spec, phase) = (missing_spec(), Phase::Starting);
+        Record { id: id.into(), birth, spec, run: 1, create_time: 1, phase }
+    }
+
+    /// A record of a process that is over.
+    pub(crate) fn finished() -> Record {
+        let started = Started { pid: 7, time: 1_000, moment: 1 };
+        let exit = Exit {
+            status: Status::Code(0),
+            core_dumped: false,
+            time: 2_000,
+            usage: Usage::default(),
+            final_seq: 1,
+            lingering: Vec::new(),
+        };
+        let end = End {
+            cause: Cause::Exited,
+            time: 2_000,
+            started: Some(started),
+            exit: Some(exit),
+            printed: Printed::default(),
+            output_complete: true,
+            detail: String::new(),
+        };
+        Record { phase: Phase::Exited(end), ..record("a", 1) }
+    }
+
+    fn ended(cause: Cause, status: Option<Status>) -> End {
+        let record = finished();
+        let end = record.end().unwrap();
+        let exit = end.exit.clone().unwrap();
+        End { cause, exit: status.map(|status| Exit { status, ..exit }), ..end.clone() }
+    }
+
+    #[test]
+    fn an_end_has_an_outcome_and_words() {
+        let exited = |code| ended(Cause::Exited, Some(Status::Code(code)));
+        assert_eq!(exited(0).outcome(), Outcome::Succeeded);
+        assert_eq!(
+            (exited(3).outcome(), exited(3).message()),
+            (Outcome::Failed, "exited with code 3".into())
+        );
+        let killed = ended(Cause::Killed, Some(Status::Signal(15)));
+        assert_eq!(killed.outcome(), Outcome::Canceled);
+        assert_eq!(killed.message(), "killed on request: ended by SIGTERM");
+        assert_eq!(ended(Cause::TimedOut, Some(Status::Code(0))).outcome(), Outcome::TimedOut);
+        assert_eq!(ended(Cause::Lost, None).outcome(), Outcome::Failed);
+    }
+}

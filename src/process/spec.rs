@@ -1,0 +1,158 @@
+//! What is to be run: a spec, as it was accepted. Pure data.
+//!
+//! Everything here has been validated and has its defaults filled in (`grpc::from_proto` does
+//! both); what depends on this machine, such as the environment, is resolved at each start
+//! (`supervisor::launch`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Overflow, Size, User};
+
+/// Largest program that an event repeats.
+const BRIEF_PROGRAM: usize = 4 << 10;
+
+/// What is to be run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spec {
+    /// The program.
+    pub program: Program,
+    /// Where its streams go.
+    pub streams: Streams,
+    /// Working directory; empty: the keeper's own.
+    pub cwd: String,
+    /// Its environment.
+    pub env: Environment,
+    /// A name for people.
+    pub name: String,
+    /// What it is for.
+    pub description: String,
+    /// The client's own reference.
+    pub reference: String,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// Whose it is.
+    pub owner: String,
+    /// What it belongs to.
+    pub workspace: String,
+    /// How long it may run; none: for ever.
+    pub timeout: Option<Duration>,
+    /// How it is ended.
+    pub stop: Stop,
+    /// Another user to run as.
+    pub user: Option<User>,
+    /// Size of its ring.
+    pub transcript_bytes: u64,
+    /// What happens when the ring is full.
+    pub overflow: Overflow,
+}
+
+impl Spec {
+    /// The same for events: without the environment, and without a large program.
+    pub fn brief(self: &Arc<Spec>) -> Arc<Spec> {
+        let large = self.program.len() > BRIEF_PROGRAM;
+        if !large && self.env == Environment::default() {
+            return Arc::clone(self);
+        }
+        let mut brief = Spec { env: Environment::default(), ..Spec::clone(self) };
+        if large {
+            brief.program = Program::LeftOut;
+        }
+        Arc::new(brief)
+    }
+
+    /// About how much memory the variable parts take.
+    pub fn bytes(&self) -> usize {
+        let pairs = self.labels.iter().chain(&self.env.set);
+        let pairs: usize = pairs.map(|(name, value)| name.len() + value.len()).sum();
+        size_of::<Spec>() + self.program.len() + pairs
+    }
+}
+
+/// A program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Program {
+    /// A line for `/bin/sh -c`.
+    Shell(String),
+    /// A program and its arguments.
+    Argv(Vec<String>),
+    /// The same, not all of it UTF-8.
+    RawArgv(Vec<Vec<u8>>),
+    /// Code to be run by an interpreter.
+    Script(Script),
+    /// It was too large to be kept with an event.
+    LeftOut,
+}
+
+impl Program {
+    fn len(&self) -> usize {
+        match self {
+            Program::Shell(line) => line.len(),
+            Program::Argv(args) => args.iter().map(String::len).sum(),
+            Program::RawArgv(args) => args.iter().map(Vec::len).sum(),
+            Program::Script(Script { code, interpreter, filename }) => {
+                code.len() + interpreter.iter().map(String::len).sum::<usize>() + filename.len()
+            }
+            Program::LeftOut => 0,
+        }
+    }
+}
+
+/// Code to be run by an interpreter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Script {
+    /// The code.
+    pub code: String,
+    /// The interpreter and its arguments; the file's path is added as the last.
+    pub interpreter: Vec<String>,
+    /// Name of that file.
+    pub filename: String,
+}
+
+/// Where the streams of a process go.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Streams {
+    /// Pipes.
+    Pipes {
+        /// A pipe for stdin; otherwise it is `/dev/null`.
+        stdin: bool,
+        /// stderr goes where stdout goes.
+        merge_stderr: bool,
+    },
+    /// A terminal.
+    Terminal {
+        /// Its size at the start.
+        size: Size,
+        /// Its kind, for `TERM`.
+        term: String,
+    },
+}
+
+/// What is added to the clean environment.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Environment {
+    /// Variables to set.
+    pub set: BTreeMap<String, String>,
+    /// Variables of the server to pass on, by name or as `PREFIX*`.
+    pub inherit: Vec<String>,
+    /// All variables of the server pass, but for secrets.
+    pub inherit_all: bool,
+}
+
+/// How a process is ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stop {
+    /// Signal to ask with.
+    pub signal: i32,
+    /// Time until SIGKILL.
+    pub grace: Duration,
+}
+
+impl Default for Stop {
+    fn default() -> Stop {
+        Stop { signal: libc::SIGTERM, grace: Duration::from_secs(10) }
+    }
+}

@@ -1,0 +1,187 @@
+//! What is served: the process service, with health, reflection and gRPC-Web beside it.
+//!
+//! Owns which services stand on the port and what wraps them all. Outermost is gRPC-Web, so that
+//! whatever is inside sees gRPC only and its errors reach both kinds of clients.
+
+use tonic::service::Routes;
+use tonic_health::ServingStatus;
+use tonic_health::server::{HealthReporter, health_reporter};
+use tonic_reflection::server::{Builder as Reflection, Error as ReflectionError};
+use tonic_web::{GrpcWebLayer, GrpcWebService};
+use tower::Layer;
+
+use super::browsers::NoForeignPages;
+use crate::grpc::framework::{Explained, MESSAGE_LIMIT};
+use crate::grpc::pb;
+use crate::grpc::pb::process_service_server::{ProcessService, ProcessServiceServer, SERVICE_NAME};
+
+/// All services behind one door.
+pub(super) type HttpService = GrpcWebService<NoForeignPages<Explained<Routes>>>;
+
+/// What is served, and the handle on what health says of it.
+#[derive(Debug)]
+pub(super) struct Services {
+    /// Takes every request.
+    pub routes: HttpService,
+    /// What health says.
+    pub health: Health,
+}
+
+/// Puts together all that is served. Health says SERVING from the start: there is no door yet that
+/// it could be asked through.
+pub(super) async fn assemble<P: ProcessService>(process: P) -> Result<Services, ReflectionError> {
+    // Requests have a bound, answers none: views bound those, and an answer that is made and not
+    // sent leaves its client with nothing to do about it.
+    let process = ProcessServiceServer::new(process).max_decoding_message_size(MESSAGE_LIMIT);
+    standard(Routes::new(process)).await
+}
+
+/// Adds the standard services, and wraps them all.
+pub(super) async fn standard(routes: Routes) -> Result<Services, ReflectionError> {
+    let (reporter, health) = health_reporter();
+    reporter.set_service_status(SERVICE_NAME, ServingStatus::Serving).await;
+    let routes = routes
+        .add_service(health)
+        .add_service(reflection().build_v1()?)
+        .add_service(reflection().build_v1alpha()?)
+        .prepare();
+    let routes = GrpcWebLayer::new().layer(NoForeignPages(Explained(routes)));
+    Ok(Services { routes, health: Health(reporter) })
+}
+
+/// Reflection in both versions tells of everything, also of both versions.
+fn reflection() -> Reflection<'static> {
+    [
+        pb::FILE_DESCRIPTORS,
+        // The details of errors, so that tools can show them.
+        tonic_types::pb::FILE_DESCRIPTOR_SET,
+        tonic_health::pb::FILE_DESCRIPTOR_SET,
+        tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
+        tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
+    ]
+    .into_iter()
+    .fold(Reflection::configure().include_reflection_service(false), |reflection, files| {
+        reflection.register_encoded_file_descriptor_set(files)
+    })
+}
+
+/// What the health service says.
+#[derive(Clone, Debug)]
+pub(super) struct Health(HealthReporter);
+
+impl Health {
+    /// Tells load balancers and probes to send nobody here, and whoever watches, at once.
+    pub(super) async fn set_not_serving(&self) {
+        for service in ["", SERVICE_NAME] {
+            self.0.set_service_status(service, ServingStatus::NotServing).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use futures_util::future::poll_fn;
+    use http::{HeaderMap, Request, Version};
+    use http_body::Body as _;
+    use tonic::body::Body;
+    use tonic::service::AxumBody;
+    use tonic::{Code, Status};
+    use tonic_types::StatusExt;
+    use tower::Service;
+
+    use super::*;
+
+    /// One request, and the headers and all bytes and trailers of its answer.
+    async fn ask(
+        services: &Services,
+        (version, kind): (Version, &str),
+        path: &str,
+        message: &[u8],
+    ) -> (HeaderMap, Vec<u8>, HeaderMap) {
+        let framed = [&[0][..], &(message.len() as u32).to_be_bytes(), message].concat();
+        let body = Body::new(AxumBody::from(framed));
+        let request = Request::post(path).version(version).header("content-type", kind);
+        let request = request.body(body).unwrap();
+        let (head, body) = services.routes.clone().call(request).await.unwrap().into_parts();
+        let (mut body, mut bytes, mut trailers) = (pin!(body), Vec::new(), HeaderMap::new());
+        while let Some(frame) = poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
+            match frame.unwrap().into_data() {
+                Ok(data) => bytes.extend(data),
+                Err(frame) => trailers.extend(frame.into_trailers().unwrap()),
+            }
+        }
+        (head.headers, bytes, trailers)
+    }
+
+    const GRPC: (Version, &str) = (Version::HTTP_2, "application/grpc");
+    const WEB: (Version, &str) = (Version::HTTP_11, "application/grpc-web+proto");
+    const CHECK: &str = "/grpc.health.v1.Health/Check";
+
+    async fn services() -> Services {
+        standard(Routes::default()).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn health_tells_of_the_whole_and_of_the_service_until_it_ends() {
+        let services = services().await;
+        let service = [&[0x0a, SERVICE_NAME.len() as u8], SERVICE_NAME.as_bytes()].concat();
+        for message in [&b""[..], &service] {
+            let (_, answer, trailers) = ask(&services, GRPC, CHECK, message).await;
+            assert_eq!(
+                (&answer[5..], &trailers["grpc-status"]),
+                (&[8, 1][..], &"0".parse().unwrap())
+            );
+        }
+        services.health.set_not_serving().await;
+        for message in [&b""[..], &service] {
+            assert_eq!(ask(&services, GRPC, CHECK, message).await.1[5..], [8, 2]);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_the_framework_refuses_has_a_reason() {
+        let services = services().await;
+        let large = [&[0x0a, 0x80, 0x80, 0xc0, 0x02][..], &vec![b'a'; 5 << 20]].concat();
+        for (path, message, code, reason) in [
+            (CHECK, &[0xff; 3][..], Code::InvalidArgument, "INVALID_FIELD"),
+            (CHECK, &large, Code::InvalidArgument, "INVALID_FIELD"),
+            ("/grpc.health.v1.Health/No", b"", Code::Unimplemented, "UNKNOWN_METHOD"),
+            ("/no.No/No", b"", Code::Unimplemented, "UNKNOWN_METHOD"),
+        ] {
+            for kind in [GRPC, WEB] {
+                let (headers, ..) = ask(&services, kind, path, message).await;
+                let status = Status::from_header_map(&headers).unwrap();
+                assert_eq!(status.code(), code, "{status}");
+                assert_eq!(status.get_details_error_info().unwrap().reason, reason);
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn grpc_web_is_served_on_the_same_port_and_nothing_is_shared_with_pages() {
+        let (headers, answer, _) = ask(&services().await, WEB, CHECK, b"").await;
+        assert_eq!(answer[..7], [0, 0, 0, 0, 2, 8, 1]);
+        assert!(String::from_utf8_lossy(&answer[7..]).contains("grpc-status:0"));
+        assert!(!headers.keys().any(|name| name.as_str().starts_with("access-control")));
+    }
+
+    #[tokio::test]
+    async fn reflection_lists_every_service_in_both_versions() {
+        let services = services().await;
+        for version in ["v1", "v1alpha"] {
+            let path = format!("/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo");
+            let (_, answer, _) = ask(&services, GRPC, &path, b"\x3a\x00").await;
+            let answer = String::from_utf8_lossy(&answer);
+            for name in [
+                SERVICE_NAME,
+                "grpc.health.v1.Health",
+                "grpc.reflection.v1.ServerReflection",
+                "grpc.reflection.v1alpha.ServerReflection",
+            ] {
+                assert!(answer.contains(name), "{version}: {name}");
+            }
+        }
+    }
+}

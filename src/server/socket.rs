@@ -1,0 +1,142 @@
+//! A connection's bytes, on their way between the kernel and HTTP.
+//!
+//! Owns what must be done before anyone knows what the client speaks: the deadline for telling,
+//! and, on Unix sockets, the repair of the authority. HTTP/1 and HTTP/2 are told apart by their
+//! first bytes, and nothing else limits how long those may take; from then on each has its own
+//! deadlines, the one for headers, the other for the answer to a ping.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::Sleep;
+
+use super::authority::{Frames, PREFACE};
+
+/// A connection that fails unless the first bytes come in time.
+#[derive(Debug)]
+pub(super) struct Socket<Io> {
+    io: Io,
+    greeting: Option<Greeting>,
+    frames: Option<Frames>,
+}
+
+/// How much is still to come, and until when.
+#[derive(Debug)]
+struct Greeting {
+    bytes: usize,
+    deadline: Pin<Box<Sleep>>,
+}
+
+impl Greeting {
+    fn within(patience: Duration) -> Option<Greeting> {
+        let deadline = Box::pin(tokio::time::sleep(patience));
+        Some(Greeting { bytes: PREFACE.len(), deadline })
+    }
+}
+
+impl Socket<UnixStream> {
+    /// A connection on a Unix socket, where any authority is taken.
+    pub(super) fn unix(io: UnixStream, patience: Duration) -> Socket<UnixStream> {
+        Socket { io, greeting: Greeting::within(patience), frames: Some(Frames::new()) }
+    }
+}
+
+impl Socket<TcpStream> {
+    /// A connection over TCP. Answers leave when they are written: they are whole.
+    pub(super) fn tcp(io: TcpStream, patience: Duration) -> Socket<TcpStream> {
+        let _ = io.set_nodelay(true);
+        Socket { io, greeting: Greeting::within(patience), frames: None }
+    }
+}
+
+impl<Io: AsyncRead + Unpin> AsyncRead for Socket<Io> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Socket { io, greeting, frames } = &mut *self;
+        let before = buffer.filled().len();
+        let read = Pin::new(io).poll_read(cx, buffer);
+        let new = &mut buffer.filled_mut()[before..];
+        if let Some(Greeting { bytes, deadline }) = greeting {
+            if read.is_pending() {
+                ready!(deadline.as_mut().poll(cx));
+                let late = "nothing came that tells the protocol";
+                return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, late)));
+            }
+            *bytes = bytes.saturating_sub(new.len());
+            if *bytes == 0 {
+                *greeting = None;
+            }
+        }
+        if let Some(frames) = frames {
+            frames.follow(new);
+        }
+        read
+    }
+}
+
+impl<Io: AsyncWrite + Unpin> AsyncWrite for Socket<Io> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write_vectored(cx, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(20);
+
+    #[tokio::test]
+    async fn who_does_not_tell_the_protocol_in_time_is_not_heard() {
+        let (mut client, server) = UnixStream::pair().unwrap();
+        let mut server = Socket::unix(server, SHORT);
+        client.write_all(&PREFACE[..23]).await.unwrap();
+        let mut buffer = [0; 24];
+        let late = server.read_exact(&mut buffer).await.unwrap_err();
+        assert_eq!(late.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test]
+    async fn who_has_told_the_protocol_has_time() {
+        let (mut client, server) = UnixStream::pair().unwrap();
+        let mut server = Socket::unix(server, SHORT);
+        client.write_all(PREFACE).await.unwrap();
+        server.read_exact(&mut [0; 24]).await.unwrap();
+        assert!(tokio::time::timeout(2 * SHORT, server.read_u8()).await.is_err());
+        client.write_all(b"x").await.unwrap();
+        assert_eq!(server.read_u8().await.unwrap(), b'x');
+    }
+}

@@ -1,0 +1,98 @@
+//! Why the store did not do what it was asked.
+
+use std::io;
+use std::path::PathBuf;
+
+use rusqlite::ErrorCode;
+
+/// Why the store did not do what it was asked. Nothing changed.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The state directory cannot be used.
+    #[error("cannot {doing} {}: {source}", .path.display())]
+    Directory {
+        /// What could not be done.
+        doing: &'static str,
+        /// To what.
+        path: PathBuf,
+        /// The kernel's word.
+        source: io::Error,
+    },
+    /// It belongs to another user.
+    #[error("{} belongs to another user (uid {owner})", .path.display())]
+    NotOurs {
+        /// The directory, or a file in it.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+    },
+    /// Another instance uses it.
+    #[error("{} is used by another procyard{}", .path.display(), pid_words(*.pid))]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+        /// That instance, if it said so.
+        pid: Option<u32>,
+    },
+    /// The database could not be opened.
+    #[error("the store {}: {reason}", .path.display())]
+    Open {
+        /// Its file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        reason: Box<StoreError>,
+    },
+    /// A newer procyard has written it.
+    #[error("it has version {found}, this procyard knows versions up to {known}: use a newer one")]
+    Newer {
+        /// Version of the database.
+        found: u32,
+        /// The newest version that is known here.
+        known: u32,
+    },
+    /// The file system cannot share memory between connections.
+    #[error("its file system has no shared memory (journal mode {0:?}): use a local one")]
+    NoLog(String),
+    /// The file is no database, or a damaged one.
+    #[error("it is damaged: {0}")]
+    Damaged(#[source] rusqlite::Error),
+    /// A row does not say what it should.
+    #[error("{what} cannot be read: {source}")]
+    Unreadable {
+        /// Which row.
+        what: String,
+        /// Why.
+        source: serde_json::Error,
+    },
+    /// There is no record to be changed.
+    #[error("there is no record of {0:?}")]
+    NoRecord(String),
+    /// The database did not do it.
+    #[error("{0}")]
+    Database(#[source] rusqlite::Error),
+    /// Words that cannot be written.
+    #[error("{0}")]
+    Unwritable(#[from] serde_json::Error),
+    /// There is no thread for it.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[source] io::Error),
+    /// The store has ended.
+    #[error("the store has ended")]
+    Ended,
+}
+
+impl From<rusqlite::Error> for StoreError {
+    fn from(error: rusqlite::Error) -> StoreError {
+        match error.sqlite_error_code() {
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+                StoreError::Damaged(error)
+            }
+            _ => StoreError::Database(error),
+        }
+    }
+}
+
+fn pid_words(pid: Option<u32>) -> String {
+    pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default()
+}

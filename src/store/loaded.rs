@@ -1,0 +1,39 @@
+//! What a store held when it was opened.
+
+use std::sync::Arc;
+
+use rusqlite::Connection;
+
+use super::{StoreError, rows};
+use crate::events::{self, Event};
+use crate::process::Record;
+
+/// What a store held when it was opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loaded {
+    /// The id of this instance, a UUIDv7: as old as its state directory.
+    pub instance_id: String,
+    /// All records with their specs, in the order of their birth.
+    pub records: Vec<Record>,
+    /// Number of the next event.
+    pub next_event: u64,
+    /// Birth of the next record.
+    pub next_birth: u64,
+    /// The newest events, oldest first: as many as an `EventLog` keeps.
+    pub tail: Vec<Arc<Event>>,
+}
+
+impl Loaded {
+    pub(super) fn read(connection: &Connection) -> Result<Loaded, StoreError> {
+        let last_event = rows::newest_event(connection)?.unwrap_or(0);
+        let before_tail = last_event.saturating_sub(events::KEPT as u64);
+        let tail = rows::events(connection, before_tail, events::KEPT)?;
+        Ok(Loaded {
+            instance_id: rows::instance_id(connection)?,
+            records: rows::records(connection)?,
+            next_event: last_event + 1,
+            next_birth: rows::next_birth(connection)?,
+            tail: tail.into_iter().map(Arc::new).collect(),
+        })
+    }
+}

@@ -1,0 +1,162 @@
+//! Rows: how records and events are written and read. The only file that knows SQL for them.
+
+use std::sync::Arc;
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::StoreError;
+use crate::events::Event;
+use crate::process::Record;
+
+pub(super) fn insert(connection: &Connection, record: &Record) -> Result<(), StoreError> {
+    let birth = record.birth.cast_signed();
+    connection
+        .prepare_cached("INSERT INTO process (birth, id, record) VALUES (?1, ?2, ?3)")?
+        .execute(params![birth, &*record.id, json(record)?])?;
+    connection
+        .prepare_cached("INSERT INTO spec (birth, spec) VALUES (?1, ?2)")?
+        .execute(params![birth, json(&record.spec)?])?;
+    Ok(())
+}
+
+pub(super) fn update(connection: &Connection, record: &Record) -> Result<(), StoreError> {
+    let changed = connection
+        .prepare_cached("UPDATE process SET record = ?3 WHERE birth = ?1 AND id = ?2")?
+        .execute(params![record.birth.cast_signed(), &*record.id, json(record)?])?;
+    if changed == 1 { Ok(()) } else { Err(StoreError::NoRecord(record.id.as_ref().into())) }
+}
+
+pub(super) fn remove(connection: &Connection, id: &str) -> Result<(), StoreError> {
+    let birth: Option<i64> = connection
+        .prepare_cached("DELETE FROM process WHERE id = ?1 RETURNING birth")?
+        .query_row([id], |row| row.get(0))
+        .optional()?;
+    let birth = birth.ok_or_else(|| StoreError::NoRecord(id.into()))?;
+    connection.prepare_cached("DELETE FROM spec WHERE birth = ?1")?.execute([birth])?;
+    // A birth is given once. The newest row tells the next one, and when it goes, this does.
+    connection
+        .prepare_cached(
+            "UPDATE meta SET value = ?1 + 1 WHERE key = 'next_birth' AND value <= ?1
+             AND NOT EXISTS (SELECT 1 FROM process WHERE birth > ?1)",
+        )?
+        .execute([birth])?;
+    Ok(())
+}
+
+pub(super) fn insert_event(connection: &Connection, event: &Event) -> Result<(), StoreError> {
+    let Event { seq, time, kind, record } = event;
+    connection
+        .prepare_cached(
+            "INSERT INTO event (seq, time, kind, process_id, spec, record)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        )?
+        .execute(params![
+            seq.cast_signed(),
+            time.cast_signed(),
+            json(kind)?,
+            &*record.id,
+            json(&record.spec)?,
+            json(record)?,
+        ])?;
+    Ok(())
+}
+
+/// Forgets all events before `seq`.
+pub(super) fn forget_events(connection: &Connection, seq: u64) -> Result<(), StoreError> {
+    connection.prepare_cached("DELETE FROM event WHERE seq < ?1")?.execute([seq.cast_signed()])?;
+    Ok(())
+}
+
+/// All records, in the order of their birth.
+pub(super) fn records(connection: &Connection) -> Result<Vec<Record>, StoreError> {
+    let mut statement = connection.prepare(
+        "SELECT id, record, spec FROM process LEFT JOIN spec USING (birth) ORDER BY birth",
+    )?;
+    let mut rows = statement.query([])?;
+    let mut records = Vec::new();
+    while let Some(row) = rows.next()? {
+        let id: String = row.get(0)?;
+        let what = || format!("the record of {id:?}");
+        let record = Record { spec: Arc::new(read(row, 2, &what)?), ..read(row, 1, &what)? };
+        records.push(record);
+    }
+    Ok(records)
+}
+
+/// Events after the one numbered `after`, oldest first.
+pub(super) fn events(
+    connection: &Connection,
+    after: u64,
+    limit: usize,
+) -> Result<Vec<Event>, StoreError> {
+    let mut statement = connection.prepare_cached(
+        "SELECT seq, time, kind, spec, record FROM event WHERE seq > ?1 ORDER BY seq LIMIT ?2",
+    )?;
+    // More than a row can be numbered: after any that is there, and more than there can be.
+    let bound = |n: u64| n.min(i64::MAX.cast_unsigned()).cast_signed();
+    let mut rows = statement.query([bound(after), bound(limit as u64)])?;
+    let mut events = Vec::new();
+    while let Some(row) = rows.next()? {
+        events.push(event(row)?);
+    }
+    Ok(events)
+}
+
+fn event(row: &Row<'_>) -> Result<Event, StoreError> {
+    let seq = row.get::<_, i64>(0)?.cast_unsigned();
+    let what = || format!("the event {seq}");
+    let record = Record { spec: Arc::new(read(row, 3, &what)?), ..read(row, 4, &what)? };
+    Ok(Event {
+        seq,
+        time: row.get::<_, i64>(1)?.cast_unsigned(),
+        kind: read(row, 2, &what)?,
+        record: Arc::new(record),
+    })
+}
+
+pub(super) fn oldest_event(connection: &Connection) -> Result<Option<u64>, StoreError> {
+    number(connection, "SELECT min(seq) FROM event")
+}
+
+pub(super) fn newest_event(connection: &Connection) -> Result<Option<u64>, StoreError> {
+    number(connection, "SELECT max(seq) FROM event")
+}
+
+/// The birth that the next record gets.
+pub(super) fn next_birth(connection: &Connection) -> Result<u64, StoreError> {
+    let newest = number(connection, "SELECT max(birth) FROM process")?;
+    let told = number(connection, "SELECT value FROM meta WHERE key = 'next_birth'")?;
+    Ok(told.unwrap_or(1).max(newest.map_or(1, |birth| birth + 1)))
+}
+
+/// The id of this instance, made when it is first asked for.
+pub(super) fn instance_id(connection: &Connection) -> Result<String, StoreError> {
+    let fresh = uuid::Uuid::now_v7().to_string();
+    let known = "SELECT value FROM meta WHERE key = 'instance_id'";
+    let known = connection.query_row(known, [], |row| row.get(0)).optional()?;
+    if let Some(known) = known {
+        return Ok(known);
+    }
+    connection.execute("INSERT INTO meta VALUES ('instance_id', ?1)", [&fresh])?;
+    Ok(fresh)
+}
+
+fn number(connection: &Connection, query: &str) -> Result<Option<u64>, StoreError> {
+    let found: Option<i64> = connection.query_row(query, [], |row| row.get(0))?;
+    Ok(found.map(i64::cast_unsigned))
+}
+
+fn json(words: &impl Serialize) -> Result<String, StoreError> {
+    Ok(serde_json::to_string(words)?)
+}
+
+fn read<T: DeserializeOwned>(
+    row: &Row<'_>,
+    column: usize,
+    what: &dyn Fn() -> String,
+) -> Result<T, StoreError> {
+    let text = row.get_ref(column)?.as_str().map_err(rusqlite::Error::from)?;
+    serde_json::from_str(text).map_err(|source| StoreError::Unreadable { what: what(), source })
+}

@@ -1,0 +1,229 @@
+//! The state directory: whose it is, who may see into it, and that one server uses it at a time.
+//!
+//! Never looks at what others keep in it.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, OFlags};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+
+use super::StoreError;
+
+/// Others may pass through to files that were made for them; only the owner lists.
+const MODE: u32 = 0o711;
+
+/// Names of the files that are locked, by a server and by a keeper.
+const LOCK: &str = "lock";
+const CLAIM: &str = "keeper.lock";
+
+/// How long the lock is waited for: the kernel frees it some time after the server that held it
+/// was killed, when its memory is gone.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How often the lock is tried meanwhile.
+const RETRY: Duration = Duration::from_millis(10);
+
+/// A state directory that is ours alone, as long as a clone of this is there.
+#[derive(Clone, Debug)]
+pub struct StateDir {
+    path: PathBuf,
+    /// The lock goes with the last descriptor, thus also when the process is killed.
+    _lock: Arc<File>,
+}
+
+impl StateDir {
+    /// Makes the directory if it is missing and locks it for a server. Blocks for up to two
+    /// seconds.
+    pub fn lock(path: &Path) -> Result<StateDir, StoreError> {
+        StateDir::lock_within(path, LOCK, PATIENCE)
+    }
+
+    /// The same for a keeper, whose servers come and go.
+    pub fn claim(path: &Path) -> Result<StateDir, StoreError> {
+        StateDir::lock_within(path, CLAIM, PATIENCE)
+    }
+
+    /// Where it is: absolute, without symbolic links.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn lock_within(
+        path: &Path,
+        name: &str,
+        patience: Duration,
+    ) -> Result<StateDir, StoreError> {
+        make(path)?;
+        let path = fs::canonicalize(path).map_err(cannot("find", path))?;
+        narrow(&path)?;
+        let file = private_file(&path.join(name))?;
+        let deadline = Instant::now() + patience;
+        while let Err(errno) = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            if errno != Errno::WOULDBLOCK && errno != Errno::INTR {
+                return Err(cannot("lock", &path)(errno.into()));
+            }
+            if Instant::now() >= deadline {
+                return Err(StoreError::InUse { path, pid: holder(&file) });
+            }
+            thread::sleep(RETRY);
+        }
+        // Only for the message to whoever comes second: a full disk is no reason to fail here.
+        let _ = file.write_all_at(format!("{:<10}\n", std::process::id()).as_bytes(), 0);
+        Ok(StateDir { path, _lock: Arc::new(file) })
+    }
+}
+
+/// A file of the state directory that only its owner can read, made if it is missing.
+pub(super) fn private_file(path: &Path) -> Result<File, StoreError> {
+    let no_link = OFlags::NOFOLLOW.bits().cast_signed();
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(no_link);
+    let file = options.open(path).map_err(cannot("open", path))?;
+    let found = file.metadata().map_err(cannot("look at", path))?;
+    ours(path, &found)?;
+    if found.mode() & 0o177 != 0 {
+        file.set_permissions(Permissions::from_mode(0o600)).map_err(cannot("protect", path))?;
+    }
+    Ok(file)
+}
+
+fn make(path: &Path) -> Result<(), StoreError> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    if let Some(parent) = parent {
+        let mut private = fs::DirBuilder::new();
+        private.recursive(true).mode(0o700).create(parent).map_err(cannot("make", parent))?;
+        // Whoever owns the parent can put another directory in the place of this one.
+        let found = fs::metadata(parent).map_err(cannot("look at", parent))?;
+        if found.uid() != 0 {
+            ours(parent, &found)?;
+        }
+    }
+    match fs::DirBuilder::new().mode(0o700).create(path) {
+        // Said again: the umask may have taken some of it.
+        Ok(()) => fs::set_permissions(path, Permissions::from_mode(MODE))
+            .map_err(cannot("open the way through", path)),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(cannot("make", path)(error)),
+    }
+}
+
+/// Takes away what others may do beyond passing through. What its owner forbade stays forbidden.
+fn narrow(path: &Path) -> Result<(), StoreError> {
+    let found = fs::metadata(path).map_err(cannot("look at", path))?;
+    if !found.is_dir() {
+        return Err(cannot("use", path)(io::ErrorKind::NotADirectory.into()));
+    }
+    ours(path, &found)?;
+    let mode = found.mode() & 0o7777;
+    if mode & !MODE != 0 {
+        fs::set_permissions(path, Permissions::from_mode(mode & MODE))
+            .map_err(cannot("protect", path))?;
+    }
+    Ok(())
+}
+
+fn ours(path: &Path, found: &fs::Metadata) -> Result<(), StoreError> {
+    let owner = found.uid();
+    if owner == geteuid().as_raw() {
+        Ok(())
+    } else {
+        Err(StoreError::NotOurs { path: path.into(), owner })
+    }
+}
+
+fn holder(file: &File) -> Option<u32> {
+    let mut text = [0; 11];
+    let read = file.read_at(&mut text, 0).ok()?;
+    str::from_utf8(&text[..read]).ok()?.trim().parse().ok()
+}
+
+fn cannot(doing: &'static str, path: &Path) -> impl Fn(io::Error) -> StoreError {
+    move |source| StoreError::Directory { doing, path: path.into(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().mode() & 0o7777
+    }
+
+    #[test]
+    fn a_missing_directory_is_made_and_protected() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("a/b");
+        let directory = StateDir::lock(&path).unwrap();
+        assert_eq!(mode(directory.path()), 0o711);
+        assert_eq!(mode(&path.join(LOCK)), 0o600);
+    }
+
+    #[test]
+    fn too_wide_permissions_are_narrowed_and_narrow_ones_stay() {
+        let place = tempfile::tempdir().unwrap();
+        for (before, after) in [(0o777, 0o711), (0o755, 0o711), (0o700, 0o700)] {
+            fs::set_permissions(place.path(), Permissions::from_mode(before)).unwrap();
+            StateDir::lock(place.path()).unwrap();
+            assert_eq!(mode(place.path()), after);
+        }
+    }
+
+    #[test]
+    fn a_second_instance_is_refused_with_the_reason() {
+        let place = tempfile::tempdir().unwrap();
+        let first = StateDir::lock(place.path()).unwrap();
+        let refused = StateDir::lock_within(place.path(), LOCK, Duration::ZERO).unwrap_err();
+        let path = first.path().display();
+        let pid = std::process::id();
+        assert_eq!(refused.to_string(), format!("{path} is used by another procyard (pid {pid})"));
+    }
+
+    #[test]
+    fn a_lock_that_is_freed_meanwhile_is_taken() {
+        let place = tempfile::tempdir().unwrap();
+        let first = StateDir::lock(place.path()).unwrap();
+        let path = place.path().to_owned();
+        let second = thread::spawn(move || StateDir::lock(&path));
+        drop(first);
+        second.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn a_directory_of_another_user_is_refused() {
+        let theirs = if geteuid().is_root() {
+            let place = tempfile::tempdir().unwrap();
+            std::os::unix::fs::chown(place.path(), Some(65534), None).unwrap();
+            place.keep()
+        } else {
+            PathBuf::from("/")
+        };
+        let refused = StateDir::lock(&theirs).unwrap_err();
+        assert!(matches!(refused, StoreError::NotOurs { .. }), "{refused}");
+        assert!(!theirs.join(LOCK).exists());
+        if geteuid().is_root() {
+            fs::remove_dir(theirs).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_lock_file_that_is_a_link_is_refused() {
+        let place = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("/dev/null", place.path().join(LOCK)).unwrap();
+        let refused = StateDir::lock(place.path()).unwrap_err();
+        assert!(matches!(refused, StoreError::Directory { doing: "open", .. }), "{refused}");
+    }
+
+    #[test]
+    fn a_file_in_its_place_is_refused() {
+        let place = tempfile::NamedTempFile::new().unwrap();
+        let refused = StateDir::lock(place.path()).unwrap_err();
+        assert!(refused.to_string().starts_with("cannot use "), "{refused}");
+    }
+}

@@ -1,0 +1,225 @@
+//! The thread that writes: takes batches in order, and makes one transaction of each.
+//!
+//! It sleeps until there is something to do, and lives on when a commit fails. Words are turned
+//! into JSON here, not by whoever hands them over.
+
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::task::{Context, Poll};
+use std::thread::{self, JoinHandle};
+
+use rusqlite::Connection;
+use tokio::sync::oneshot;
+
+use super::checkpoint::Checkpoints;
+use super::{Change, DATABASE, Limits, StateDir, StoreError, rows};
+
+/// Events beyond the limit before the oldest are forgotten, so that few commits pay for it.
+const TRIM_STEP: u64 = 64;
+
+/// How a batch fared. May be dropped: the batch is committed anyway.
+pub struct Commit(oneshot::Receiver<Result<(), StoreError>>);
+
+impl Future for Commit {
+    type Output = Result<(), StoreError>;
+
+    fn poll(mut self: Pin<&mut Commit>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context).map(|done| done.unwrap_or(Err(StoreError::Ended)))
+    }
+}
+
+struct Batch {
+    changes: Vec<Change>,
+    done: oneshot::Sender<Result<(), StoreError>>,
+}
+
+/// The way to the thread.
+pub(super) struct Writer {
+    /// Unbounded: the supervisor has one batch under way at a time.
+    batches: Option<Sender<Batch>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Writer {
+    /// The lock on the directory is held until the last batch is written.
+    pub(super) fn start(
+        connection: Connection,
+        limits: Limits,
+        directory: StateDir,
+    ) -> Result<Writer, StoreError> {
+        let pen = Pen::new(connection, &directory.path().join(DATABASE), limits)?;
+        let (batches, received) = channel();
+        let thread = thread::Builder::new()
+            .name("store".into())
+            .spawn(move || {
+                pen.write(&received);
+                drop(directory);
+            })
+            .map_err(StoreError::Thread)?;
+        Ok(Writer { batches: Some(batches), thread: Some(thread) })
+    }
+
+    pub(super) fn commit(&self, changes: Vec<Change>) -> Commit {
+        let (done, commit) = oneshot::channel();
+        if let Some(batches) = &self.batches {
+            // If the thread is gone, so is the other end of the answer: that tells it.
+            let _ = batches.send(Batch { changes, done });
+        }
+        Commit(commit)
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.batches = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What the thread holds.
+struct Pen {
+    // First, so that its connection goes before the writer's.
+    checkpoints: Checkpoints,
+    connection: Connection,
+    max_events: u64,
+    /// No event before this one is kept.
+    oldest_event: u64,
+}
+
+impl Pen {
+    fn new(mut connection: Connection, path: &Path, limits: Limits) -> Result<Pen, StoreError> {
+        let oldest_event = rows::oldest_event(&connection)?.unwrap_or(1);
+        let checkpoints = Checkpoints::start(&mut connection, path)?;
+        Ok(Pen { checkpoints, connection, max_events: limits.max_events.max(1), oldest_event })
+    }
+
+    fn write(mut self, batches: &Receiver<Batch>) {
+        for Batch { changes, done } in batches {
+            let committed = self.commit(&changes);
+            let failed = committed.is_err();
+            // Before the checkpoint, for whoever waits; nobody may.
+            let _ = done.send(committed);
+            if failed {
+                self.checkpoints.after_failure();
+            } else {
+                self.checkpoints.after_commit(&self.connection);
+            }
+        }
+    }
+
+    fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
+        let connection = &self.connection;
+        connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+        let oldest = self.apply(changes).and_then(|oldest| {
+            connection.prepare_cached("COMMIT")?.execute([])?;
+            Ok(oldest)
+        });
+        // Some failures have rolled back already.
+        if oldest.is_err() && !connection.is_autocommit() {
+            connection.execute_batch("ROLLBACK")?;
+        }
+        self.oldest_event = oldest?;
+        Ok(())
+    }
+
+    /// Writes all, and forgets what has become too old. Tells the oldest event that is left.
+    fn apply(&self, changes: &[Change]) -> Result<u64, StoreError> {
+        let connection = &self.connection;
+        let (mut newest, mut events) = (0, 0);
+        for change in changes {
+            match change {
+                Change::Insert(record) => rows::insert(connection, record)?,
+                Change::Update(record) => rows::update(connection, record)?,
+                Change::Remove(id) => rows::remove(connection, id)?,
+                Change::Event(event) => {
+                    rows::insert_event(connection, event)?;
+                    (newest, events) = (event.seq, events + 1);
+                }
+            }
+        }
+        let oldest = oldest_to_keep(self.oldest_event, newest, events, self.max_events);
+        if oldest > self.oldest_event {
+            rows::forget_events(connection, oldest)?;
+        }
+        Ok(oldest)
+    }
+}
+
+/// Where the events begin that stay. Pure. A few go at a time, though more than come: that
+/// catches up with a limit that was lowered, and no commit pays for all of it.
+fn oldest_to_keep(oldest: u64, newest: u64, came: u64, max_events: u64) -> u64 {
+    let wanted = (newest + 1).saturating_sub(max_events);
+    if wanted < oldest + TRIM_STEP {
+        return oldest;
+    }
+    wanted.min(oldest + 4 * came.max(TRIM_STEP))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::{database, schema};
+    use super::*;
+    use crate::process::Program;
+    use crate::process::record::tests::record;
+
+    #[test]
+    fn events_go_in_steps_and_only_beyond_the_limit() {
+        assert_eq!(oldest_to_keep(1, 100, 1, 100), 1);
+        assert_eq!(oldest_to_keep(1, 163, 1, 100), 1);
+        assert_eq!(oldest_to_keep(1, 164, 1, 100), 65);
+        assert_eq!(oldest_to_keep(65, 165, 1, 100), 65);
+    }
+
+    #[test]
+    fn a_lowered_limit_is_reached_by_and_by() {
+        let (mut oldest, mut newest) = (1, 10_000);
+        while newest - oldest >= 100 + TRIM_STEP {
+            newest += 1;
+            let next = oldest_to_keep(oldest, newest, 1, 100);
+            assert!(next > oldest && next - oldest <= 4 * TRIM_STEP);
+            oldest = next;
+        }
+        assert!(newest < 10_100);
+    }
+
+    #[test]
+    fn a_full_disk_fails_the_batch_and_not_the_thread() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = StateDir::lock(place.path()).unwrap();
+        let mut connection = database::writer(&directory.path().join(DATABASE)).unwrap();
+        schema::migrate(&mut connection, schema::MIGRATIONS).unwrap();
+        connection.pragma_update_and_check(None, "max_page_count", 20, |_| Ok(())).unwrap();
+        let writer = Writer::start(connection, Limits { max_events: 1 }, directory).unwrap();
+
+        let small = |id: &str, birth| Change::Insert(Arc::new(record(id, birth)));
+        let mut large = record("large", 2);
+        Arc::make_mut(&mut large.spec).program = Program::Shell("x".repeat(1 << 20));
+        let batch = vec![small("a", 1), Change::Insert(Arc::new(large))];
+        let refused = wait(writer.commit(batch)).unwrap_err();
+        assert_eq!(refused.to_string(), "database or disk is full");
+        wait(writer.commit(vec![small("a", 1)])).unwrap();
+    }
+
+    #[test]
+    fn a_store_that_cannot_be_written_says_so() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = StateDir::lock(place.path()).unwrap();
+        let mut connection = database::writer(&directory.path().join(DATABASE)).unwrap();
+        schema::migrate(&mut connection, schema::MIGRATIONS).unwrap();
+        connection.pragma_update(None, "query_only", true).unwrap();
+        let writer = Writer::start(connection, Limits { max_events: 1 }, directory).unwrap();
+        for _ in 0..2 {
+            let refused = wait(writer.commit(vec![Change::Insert(Arc::new(record("a", 1)))]));
+            assert_eq!(refused.unwrap_err().to_string(), "attempt to write a readonly database");
+        }
+    }
+
+    fn wait(commit: Commit) -> Result<(), StoreError> {
+        commit.0.blocking_recv().unwrap()
+    }
+}

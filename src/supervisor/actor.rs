@@ -1,0 +1,373 @@
+//! The supervisor's loop: one input, what follows from it, and doing that.
+//!
+//! Owns the order of commit and action. Changes that come while a commit is under way share the
+//! next one. An action is done when the changes before it are committed, so that an answer means
+//! that what it says is recorded.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::time::{ClockId, clock_gettime};
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+use super::effects::{Action, Effects, Killed};
+use super::error::Error;
+use super::launch::Ground;
+use super::registry::Registry;
+use super::state::{Call, Input, Now, State};
+use crate::events::EventLog;
+use crate::keeper_client::{Keeper, Report, Reports, Spawned};
+use crate::process::lifecycle::Ask;
+use crate::process::{Record, signal};
+use crate::store::{Commit, Store, StoreError};
+
+/// Inputs that are taken in one go at most, before what follows from them is committed.
+const MOST_AT_ONCE: usize = 256;
+
+/// How long what nobody waits for waits for company. A crash meanwhile costs nothing: the keeper
+/// knows what it started.
+const PATIENCE: Duration = Duration::from_millis(2);
+
+/// Pause before a commit that failed is tried again.
+const RETRY: Duration = Duration::from_millis(500);
+
+/// What the supervisor works with.
+pub(super) struct Actor {
+    pub(super) state: State,
+    pub(super) keeper: Keeper,
+    pub(super) reports: Reports,
+    pub(super) store: Store,
+    pub(super) registry: Arc<Registry>,
+    pub(super) events: Arc<EventLog>,
+    pub(super) ground: Arc<Ground>,
+    pub(super) calls: mpsc::Receiver<Call>,
+    pub(super) stage: watch::Sender<Stage>,
+    pub(super) queue: Queue,
+}
+
+/// How far the supervisor is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// What was there is being taken over.
+    Recovering,
+    /// Serving.
+    Serving,
+    /// Told to stop: nothing begins any more.
+    Stopping,
+    /// Everything that ran has ended, and that is recorded.
+    AllOver,
+    /// The keeper is gone.
+    Orphaned,
+}
+
+/// What waits for its commit.
+pub(super) struct Queue {
+    /// Gathered for the next commit.
+    gathered: Effects,
+    /// Under way, and what is done then.
+    committing: Option<(Commit, Effects)>,
+    /// Not before this moment, because a commit has failed.
+    retry_at: Option<Instant>,
+    /// Not before this moment, because nobody waits for what was gathered.
+    patient_until: Option<Instant>,
+    /// Answers of the keeper: no more than questions were asked, of which each process has few.
+    answers: (mpsc::UnboundedSender<Input>, mpsc::UnboundedReceiver<Input>),
+}
+
+impl Queue {
+    pub(super) fn new(gathered: Effects) -> Queue {
+        Queue {
+            gathered,
+            committing: None,
+            retry_at: None,
+            patient_until: None,
+            answers: mpsc::unbounded_channel(),
+        }
+    }
+}
+
+enum Woken {
+    Input(Input),
+    Committed(Result<(), StoreError>),
+    Due,
+    Retry,
+    PatienceOver,
+    KeeperGone,
+    NobodyLeft,
+}
+
+impl Actor {
+    /// Runs until the keeper is gone or nobody can call any more.
+    pub(super) async fn run(mut self) {
+        self.flush();
+        loop {
+            match self.select().await {
+                Woken::Input(input) => self.take(input),
+                Woken::Committed(result) => self.committed(result),
+                Woken::Due => {}
+                Woken::Retry => {
+                    // Whether it can be recorded again is known when it is tried.
+                    self.queue.retry_at = None;
+                    self.state.committed();
+                }
+                Woken::PatienceOver => {
+                    self.queue.patient_until = None;
+                    self.queue.gathered.patient = false;
+                }
+                Woken::KeeperGone => {
+                    self.reach(Stage::Orphaned);
+                    return;
+                }
+                Woken::NobodyLeft => return,
+            }
+            self.tick();
+            self.flush();
+        }
+    }
+
+    async fn select(&mut self) -> Woken {
+        let wake_at = self.state.wake_at(now()).map(instant);
+        let (retry_at, patient_until) = (self.queue.retry_at, self.queue.patient_until);
+        let at = |at: Option<Instant>| at.unwrap_or_else(Instant::now);
+        tokio::select! {
+            biased;
+            result = committed(&mut self.queue.committing) => Woken::Committed(result),
+            report = self.reports.next() => match report {
+                Some(report) => Woken::Input(Input::Report(report)),
+                None => Woken::KeeperGone,
+            },
+            Some(answer) = self.queue.answers.1.recv() => Woken::Input(answer),
+            call = self.calls.recv() => match call {
+                Some(call) => Woken::Input(Input::Call(call)),
+                None => Woken::NobodyLeft,
+            },
+            () = tokio::time::sleep_until(at(wake_at)), if wake_at.is_some() => Woken::Due,
+            () = tokio::time::sleep_until(at(retry_at)), if retry_at.is_some() => Woken::Retry,
+            () = tokio::time::sleep_until(at(patient_until)), if patient_until.is_some() => {
+                Woken::PatienceOver
+            }
+        }
+    }
+
+    /// What time brings comes when it is due, however much else there is to do.
+    fn tick(&mut self) {
+        let now = now();
+        if self.state.wake_at(now).is_some_and(|at| at <= now.moment) {
+            let effects = self.state.apply(Input::Tick, now);
+            self.gather(effects);
+        }
+    }
+
+    /// Applies an input, and others that are there already: they will share a commit.
+    fn take(&mut self, input: Input) {
+        let mut next = Some(input);
+        let mut taken = 0;
+        while let Some(input) = next.take() {
+            if matches!(input, Input::Report(Report::Shutdown)) {
+                self.reach(Stage::Stopping);
+            }
+            let effects = self.state.apply(input, now());
+            self.gather(effects);
+            taken += 1;
+            if taken < MOST_AT_ONCE {
+                next = self.ready();
+            }
+        }
+    }
+
+    /// An input that is there already.
+    fn ready(&mut self) -> Option<Input> {
+        let report = self.reports.try_next().map(Input::Report);
+        let answer = report.or_else(|| self.queue.answers.1.try_recv().ok());
+        answer.or_else(|| self.calls.try_recv().ok().map(Input::Call))
+    }
+
+    /// Keeps what follows until it is committed. While that fails, what changes nothing and what
+    /// is asked of the keeper does not wait: who is to be ended must end, recorded or not.
+    fn gather(&mut self, mut effects: Effects) {
+        if self.queue.retry_at.is_some() {
+            let urgent = effects.take_urgent();
+            self.perform(urgent);
+        }
+        self.queue.gathered.append(effects);
+    }
+
+    /// Commits what was gathered, if no commit is under way; without changes it is done at once.
+    fn flush(&mut self) {
+        if self.queue.committing.is_some()
+            || self.queue.retry_at.is_some()
+            || self.queue.gathered.is_empty()
+        {
+            return;
+        }
+        if self.queue.gathered.patient {
+            let until = &mut self.queue.patient_until;
+            until.get_or_insert_with(|| Instant::now() + PATIENCE);
+            return;
+        }
+        self.queue.patient_until = None;
+        let mut effects = std::mem::take(&mut self.queue.gathered);
+        let changes = std::mem::take(&mut effects.changes);
+        if changes.is_empty() {
+            self.perform(effects);
+            return;
+        }
+        // The changes go along and come back should they fail: see `committed`.
+        effects.changes = changes.clone();
+        self.queue.committing = Some((self.store.commit(changes), effects));
+    }
+
+    fn committed(&mut self, result: Result<(), StoreError>) {
+        let Some((_, mut effects)) = self.queue.committing.take() else { return };
+        let Err(error) = result else {
+            self.state.committed();
+            self.perform(effects);
+            return;
+        };
+        tracing::error!(%error, "a commit failed and will be tried again");
+        let begun = effects.begun.clone();
+        effects.forget_begun();
+        let urgent = effects.take_urgent();
+        let refused = self.state.not_committed(&begun, &error.to_string());
+        let later = std::mem::replace(&mut self.queue.gathered, effects);
+        self.queue.gathered.append(later);
+        self.queue.retry_at = Some(Instant::now() + RETRY);
+        self.perform(urgent);
+        self.perform(refused);
+    }
+
+    fn perform(&mut self, effects: Effects) {
+        for action in effects.actions {
+            self.act(action);
+        }
+    }
+
+    /// Tells how far the supervisor is. It only ever goes on.
+    fn reach(&self, stage: Stage) {
+        self.stage.send_if_modified(|now| {
+            let further = *now < stage;
+            *now = stage.max(*now);
+            further
+        });
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Enter(entry) => self.registry.enter(&entry),
+            Action::Publish(entry, seen) => entry.publish(seen),
+            Action::Finish(record) => self.registry.finished(record.birth),
+            Action::Leave(record) => self.registry.leave(&record),
+            Action::Tell(event) => {
+                tracing::debug!(seq = event.seq, id = %event.record.id, "{:?}", event.kind);
+                self.events.publish(event);
+            }
+            Action::Spawn(record) => self.spawn(record),
+            Action::Ask { id, key, ask } => self.ask(id, key, ask),
+            Action::KillRest { key, seen, reply } => {
+                let keeper = self.keeper.clone();
+                tokio::spawn(async move {
+                    let reached = keeper.kill_tree(key, signal::KILL).await.unwrap_or_default();
+                    let _ = reply.send(Ok(Killed { seen, reached }));
+                });
+            }
+            Action::Release(key) => {
+                let keeper = self.keeper.clone();
+                tokio::spawn(async move { keeper.release(key).await });
+            }
+            Action::KillStray(key) => {
+                tracing::warn!(key, "ending a process that no record knows");
+                let keeper = self.keeper.clone();
+                tokio::spawn(async move {
+                    let _ = keeper.kill_tree(key, signal::KILL).await;
+                    keeper.release(key).await
+                });
+            }
+            Action::RemoveScript(record) => {
+                let ground = Arc::clone(&self.ground);
+                tokio::task::spawn_blocking(move || ground.remove_script(&record));
+            }
+            // Whoever asked may have gone: a process is not theirs to take along.
+            Action::AnswerStart(reply, answer) => drop(reply.send(answer)),
+            Action::AnswerKill(reply, answer) => drop(reply.send(answer)),
+            Action::AnswerDelete(reply, answer) => drop(reply.send(answer)),
+            Action::Recovered => self.reach(Stage::Serving),
+            Action::AllOver => self.reach(Stage::AllOver),
+        }
+    }
+
+    fn spawn(&self, record: Arc<Record>) {
+        let (keeper, answers) = (self.keeper.clone(), self.queue.answers.0.clone());
+        let ground = Arc::clone(&self.ground);
+        tokio::spawn(async move {
+            let id = Arc::clone(&record.id);
+            let result = start(&keeper, ground, record).await;
+            let _ = answers.send(Input::Spawned { id, result });
+        });
+    }
+
+    fn ask(&self, id: Arc<str>, key: u64, ask: Ask) {
+        let (keeper, answers) = (self.keeper.clone(), self.queue.answers.0.clone());
+        tokio::spawn(async move {
+            let members = match ask {
+                Ask::Signal(signal) => keeper.kill_tree(key, signal).await,
+                Ask::Look => keeper.members(key).await,
+            };
+            // Refused only if it is gone already.
+            let members = members.unwrap_or_default();
+            let _ = answers.send(Input::Answered { id, ask, members });
+        });
+    }
+}
+
+/// How the commit under way fared; never, if there is none.
+async fn committed(committing: &mut Option<(Commit, Effects)>) -> Result<(), StoreError> {
+    match committing {
+        Some((commit, _)) => commit.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Has a process started by the keeper.
+async fn start(
+    keeper: &Keeper,
+    ground: Arc<Ground>,
+    record: Arc<Record>,
+) -> Result<Spawned, Error> {
+    let id = Arc::clone(&record.id);
+    let launch = if ground.writes_a_file(&record) {
+        let written = tokio::task::spawn_blocking(move || ground.launch(&record)).await;
+        written.map_err(|error| Error::Store(error.to_string()))?
+    } else {
+        ground.launch(&record)
+    };
+    let launch = launch.map_err(|error| Error::Store(format!("the script: {error}")))?;
+    let spawn = || keeper.spawn(launch.clone());
+    let mut spawned = spawn().await;
+    if let Ok(Spawned { existed: true, key, .. }) = spawned {
+        // Not this one: what no record knew had the same id, and has not been ended yet.
+        let _ = keeper.kill_tree(key, signal::KILL).await;
+        let _ = keeper.release(key).await;
+        spawned = spawn().await;
+    }
+    spawned.map_err(|error| Error::from_keeper(&id, error))
+}
+
+/// The time.
+pub(super) fn now() -> Now {
+    let monotonic = clock_gettime(ClockId::Monotonic);
+    let nanos = |seconds: i64, nanos: i64| {
+        seconds.cast_unsigned().saturating_mul(1_000_000_000).saturating_add(nanos.cast_unsigned())
+    };
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Now {
+        moment: nanos(monotonic.tv_sec, monotonic.tv_nsec),
+        wall: u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX),
+    }
+}
+
+/// A moment as the runtime's timers know it, an hour ahead at most: then one looks again.
+fn instant(moment: u64) -> Instant {
+    let ahead = Duration::from_nanos(moment.saturating_sub(now().moment));
+    Instant::now() + ahead.min(Duration::from_secs(3600))
+}

@@ -1,0 +1,141 @@
+//! Why a call was refused, in the project's own words. `grpc::status` turns them into statuses.
+
+use crate::keeper_client::KeeperError;
+use crate::process::{Refused, step};
+
+/// Why a call was refused. Nothing changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Fields cannot be used; all of them are named.
+    #[error("{}", join(.0))]
+    Invalid(Vec<BadField>),
+    /// There is no such process.
+    #[error("there is no process {0:?}")]
+    NotFound(String),
+    /// The id is taken by a process with another spec.
+    #[error("the id {0:?} names a process with another spec")]
+    IdConflict(String),
+    /// The program cannot be executed.
+    #[error("{step} {path:?}: {}", std::io::Error::from_raw_os_error(*.errno))]
+    SpawnFailed {
+        /// What could not be done.
+        step: String,
+        /// The kernel's word.
+        errno: i32,
+        /// The path that it speaks of; may be empty.
+        path: String,
+    },
+    /// The user cannot be had.
+    #[error("{step}: {}; running as another user needs root", std::io::Error::from_raw_os_error(*.errno))]
+    UserNotAllowed {
+        /// What could not be done.
+        step: String,
+        /// The kernel's word.
+        errno: i32,
+    },
+    /// It has exited.
+    #[error("the process {0:?} has exited")]
+    NotRunning(String),
+    /// It has not exited.
+    #[error("the process {0:?} has not exited; kill it first, or use force")]
+    StillRunning(String),
+    /// It runs on pipes.
+    #[error("the process {0:?} runs on pipes, not on a terminal")]
+    NotATerminal(String),
+    /// It has no input, or its input was closed.
+    #[error("the process {0:?} has no open input; start it with pipes.stdin or on a terminal")]
+    StdinNotOpen(String),
+    /// A cursor is after the end.
+    #[error("{cursor} is ahead of the end: the next one will be {next}")]
+    CursorAhead {
+        /// What was asked for.
+        cursor: u64,
+        /// What will come next.
+        next: u64,
+    },
+    /// Bytes before the offset are missing.
+    #[error("the offset {offset} is beyond the {accepted} bytes accepted so far")]
+    InputOffset {
+        /// What was asked for.
+        offset: u64,
+        /// What was accepted.
+        accepted: u64,
+    },
+    /// As much input as may pend is pending.
+    #[error("{pending} bytes of input pend already, of at most 1048576; nothing was taken")]
+    StdinFull {
+        /// How much pends.
+        pending: u64,
+    },
+    /// As many processes as may be are held.
+    #[error("as many processes are held as may be; delete finished ones")]
+    TooManyProcesses,
+    /// The kernel has no more pids.
+    #[error("the kernel has no pid left for it")]
+    OutOfPids,
+    /// There are no more descriptors.
+    #[error("there is no descriptor left for it")]
+    OutOfDescriptors,
+    /// There are no more terminals.
+    #[error("there is no terminal left for it")]
+    OutOfTerminals,
+    /// The server is told to stop.
+    #[error("the server is shutting down")]
+    ShuttingDown,
+    /// It could not be recorded.
+    #[error("it could not be recorded: {0}")]
+    Store(String),
+    /// The keeper did not answer as it should.
+    #[error("the keeper: {0}")]
+    Keeper(String),
+}
+
+/// A field that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadField {
+    /// Its path, as `spec.labels["a b"]`.
+    pub field: String,
+    /// What is wrong, and what would be right.
+    pub problem: String,
+}
+
+fn join(fields: &[BadField]) -> String {
+    let all: Vec<_> =
+        fields.iter().map(|BadField { field, problem }| format!("{field}: {problem}")).collect();
+    all.join("; ")
+}
+
+impl Error {
+    /// What the keeper's refusal means for a process.
+    pub(crate) fn from_keeper(id: &str, error: KeeperError) -> Error {
+        let refused = match error {
+            KeeperError::Refused(refused) => refused,
+            KeeperError::Disconnected => return Error::ShuttingDown,
+        };
+        match refused {
+            Refused::UnknownProcess => Error::NotFound(id.into()),
+            Refused::SpawnFailed { step, errno, path } => spawn_failed(step, errno, path),
+            Refused::TooMany => Error::TooManyProcesses,
+            Refused::NotRunning => Error::NotRunning(id.into()),
+            Refused::StillRunning => Error::StillRunning(id.into()),
+            Refused::NotATerminal => Error::NotATerminal(id.into()),
+            Refused::StdinNotOpen => Error::StdinNotOpen(id.into()),
+            Refused::StdinFull(state) => Error::StdinFull { pending: state.pending },
+            Refused::Invalid(_)
+            | Refused::InputOffset(_)
+            | Refused::SignalFailed(_)
+            | Refused::Version(_) => Error::Keeper(refused.to_string()),
+        }
+    }
+}
+
+/// Some of the kernel's words have words of their own in the API.
+fn spawn_failed(step: String, errno: i32, path: String) -> Error {
+    match (step.as_str(), errno) {
+        (step::USER, libc::EPERM) => Error::UserNotAllowed { step, errno },
+        (step::MAKE, libc::EAGAIN) => Error::OutOfPids,
+        (step::TERMINAL, libc::ENOSPC) => Error::OutOfTerminals,
+        (_, libc::EMFILE | libc::ENFILE) => Error::OutOfDescriptors,
+        _ => Error::SpawnFailed { step, errno, path },
+    }
+}

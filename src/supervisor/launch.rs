@@ -1,0 +1,213 @@
+//! From what was asked for to what the keeper starts.
+//!
+//! Owns the environment of a process, and the file in which a script is handed over. Everything
+//! here is worked out at each start, from the spec and from what this server has.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::process::{Environment, Io, Launch, Program, Record, Script, Spec, Streams, User};
+
+/// What a clean environment begins with, as far as the server has it.
+const BASE: [&str; 10] =
+    ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "LANG", "LC_ALL", "LC_CTYPE", "TZ"];
+
+/// Where programs are looked for when not even the server has a PATH.
+const USUAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Parts of names that look like secrets.
+const SECRET: [&str; 8] =
+    ["SECRET", "TOKEN", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "PRIVATE", "APIKEY"];
+/// Last words of names that look like secrets.
+const SECRET_END: [&str; 5] = ["KEY", "PASS", "PWD", "AUTH", "COOKIE"];
+
+/// Begins the names of procyard's own variables.
+const OWN: &str = "PROCYARD_";
+
+type Variables = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// What this server has to give to the processes that it starts.
+pub(super) struct Ground {
+    env: Variables,
+    scripts: PathBuf,
+}
+
+impl Ground {
+    /// The environment of this process, and the directory for scripts.
+    pub(super) fn new(state_dir: &Path) -> Ground {
+        let env = std::env::vars_os();
+        let env = env.map(|(name, value)| (name.into_vec(), value.into_vec())).collect();
+        Ground { env, scripts: state_dir.join("scripts") }
+    }
+
+    /// Whether a launch has a script to write.
+    pub(super) fn writes_a_file(&self, record: &Record) -> bool {
+        matches!(record.spec.program, Program::Script(_))
+    }
+
+    /// The launch of a process. A script is written where the launch says.
+    pub(super) fn launch(&self, record: &Record) -> io::Result<Launch> {
+        let spec = &record.spec;
+        let (io, term) = match &spec.streams {
+            Streams::Pipes { stdin, merge_stderr } => {
+                (Io::Pipes { stdin: *stdin, merge_stderr: *merge_stderr }, None)
+            }
+            Streams::Terminal { size, term } => (Io::Terminal(*size), Some(term)),
+        };
+        Ok(Launch {
+            run: record.run,
+            env: self.variables(spec, term, record.run).into_iter().collect(),
+            cwd: spec.cwd.clone().into_bytes(),
+            io,
+            user: spec.user.clone(),
+            ring_bytes: spec.transcript_bytes,
+            overflow: spec.overflow,
+            ..Launch::new(&*record.id, self.args(record)?)
+        })
+    }
+
+    fn args(&self, record: &Record) -> io::Result<Vec<Vec<u8>>> {
+        let bytes = |args: &[String]| args.iter().map(|arg| arg.clone().into_bytes()).collect();
+        Ok(match &record.spec.program {
+            Program::Shell(line) => bytes(&["/bin/sh".into(), "-c".into(), line.clone()]),
+            Program::Argv(args) => bytes(args),
+            Program::RawArgv(args) => args.clone(),
+            Program::Script(script) => {
+                let path = self.write_script(record, script)?;
+                let mut args: Vec<Vec<u8>> = bytes(&script.interpreter);
+                args.push(path.into_os_string().into_vec());
+                args
+            }
+            Program::LeftOut => Vec::new(),
+        })
+    }
+
+    fn variables(&self, spec: &Spec, term: Option<&String>, run: u32) -> Variables {
+        let Environment { set, inherit, inherit_all } = &spec.env;
+        let mut variables = Variables::new();
+        variables.insert(b"PATH".into(), USUAL_PATH.into());
+        let passes = |name: &str| {
+            BASE.contains(&name)
+                || inherit.iter().any(|pattern| pattern == name)
+                || !is_private(name)
+                    && (*inherit_all || inherit.iter().any(|pattern| begins(name, pattern)))
+        };
+        for (name, value) in &self.env {
+            if std::str::from_utf8(name).map_or(*inherit_all, passes) {
+                variables.insert(name.clone(), value.clone());
+            }
+        }
+        if let Some(user) = &spec.user {
+            variables.extend(of_user(user, &fs::read_to_string("/etc/passwd").unwrap_or_default()));
+        }
+        let term = term.map(|term| ("TERM".to_owned(), term.clone()));
+        let run = ("PROCYARD_RUN".to_owned(), run.to_string());
+        let set = set.iter().map(|(name, value)| (name.clone(), value.clone()));
+        let all = term.into_iter().chain(set).chain([run]);
+        variables.extend(all.map(|(name, value)| (name.into_bytes(), value.into_bytes())));
+        variables
+    }
+
+    /// A directory that no other run of any process ever had.
+    fn script_dir(&self, record: &Record) -> PathBuf {
+        self.scripts.join(script_name(record))
+    }
+
+    /// Puts a script into a directory of its own that only its user can enter.
+    fn write_script(&self, record: &Record, script: &Script) -> io::Result<PathBuf> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.scripts)?;
+        // Others pass through, to what is their own. Said apart: the umask may forbid it.
+        fs::set_permissions(&self.scripts, fs::Permissions::from_mode(0o711))?;
+        let directory = self.script_dir(record);
+        self.remove_script(record);
+        fs::DirBuilder::new().mode(0o700).create(&directory)?;
+        let path = directory.join(&script.filename);
+        let mut file =
+            fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+        file.write_all(script.code.as_bytes())?;
+        if let Some(User { uid, gid, .. }) = record.spec.user {
+            // Refused to whoever may not become that user either; the start will tell so.
+            let _ = std::os::unix::fs::chown(&path, Some(uid), Some(gid));
+            let _ = std::os::unix::fs::chown(&directory, Some(uid), Some(gid));
+        }
+        Ok(path)
+    }
+
+    /// Removes the file of a script, if there is one.
+    pub(super) fn remove_script(&self, record: &Record) {
+        let _ = fs::remove_dir_all(self.script_dir(record));
+    }
+
+    /// Removes the files of scripts that nobody runs any more.
+    pub(super) fn sweep_scripts(&self, records: &[Record]) {
+        let live = records.iter().filter(|record| record.end().is_none());
+        let live: HashSet<String> = live.map(script_name).collect();
+        let Ok(found) = fs::read_dir(&self.scripts) else { return };
+        for found in found.flatten() {
+            if !found.file_name().to_str().is_some_and(|name| live.contains(name)) {
+                let _ = fs::remove_dir_all(found.path());
+            }
+        }
+    }
+}
+
+fn script_name(record: &Record) -> String {
+    format!("{}.{}", record.birth, record.run)
+}
+
+fn begins(name: &str, pattern: &str) -> bool {
+    pattern.strip_suffix('*').is_some_and(|prefix| name.starts_with(prefix))
+}
+
+/// Passes only when it is named exactly.
+fn is_private(name: &str) -> bool {
+    let upper = name.to_ascii_uppercase();
+    let last = upper.rsplit('_').next().unwrap_or_default();
+    upper.starts_with(OWN)
+        || SECRET.iter().any(|part| upper.contains(part))
+        || upper.contains('_') && SECRET_END.contains(&last)
+}
+
+/// What tells a process who it is.
+fn of_user(user: &User, passwd: &str) -> Variables {
+    let uid = user.uid.to_string();
+    let entry = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let entry = entry.into_iter().find(|fields| fields.len() >= 7 && fields[2] == uid);
+    let (name, home, shell) = match &entry {
+        Some(fields) => (fields[0], fields[5], fields[6]),
+        None => (uid.as_str(), "/", "/bin/sh"),
+    };
+    [("USER", name), ("LOGNAME", name), ("HOME", home), ("SHELL", shell)]
+        .map(|(name, value)| (name.into(), value.into()))
+        .into_iter()
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_look_like_secrets_are_private() {
+        for name in
+            ["AWS_ACCESS_KEY", "GITHUB_TOKEN", "db_password", "MYSQL_PWD", "PROCYARD_LISTEN"]
+        {
+            assert!(is_private(name), "{name}");
+        }
+        for name in ["PATH", "PWD", "EDITOR", "KEYBOARD_LAYOUT", "MONKEY"] {
+            assert!(!is_private(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_user_is_described_by_the_password_file_or_by_number() {
+        let passwd = "root:x:0:0:root:/root:/bin/bash\nann:x:7:7::/home/ann:/bin/zsh\n";
+        let user = |uid| User { uid, gid: 0, groups: Vec::new() };
+        let home = |uid| of_user(&user(uid), passwd)[&b"HOME"[..]].clone();
+        assert_eq!((home(7), home(8)), (b"/home/ann".to_vec(), b"/".to_vec()));
+    }
+}

@@ -1,0 +1,92 @@
+//! Which finished records go. Pure.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How many finished records are kept, for how long, and how large. The oldest go first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keep {
+    /// Most records.
+    pub count: usize,
+    /// Longest time since the end.
+    pub age: Duration,
+    /// Most bytes of transcripts and specs together.
+    pub bytes: u64,
+}
+
+/// The finished records, oldest first.
+#[derive(Default)]
+pub(super) struct Finished {
+    /// By the time of the end, in nanoseconds since 1970, and birth.
+    records: BTreeMap<(u64, u64), (Arc<str>, u64)>,
+    bytes: u64,
+}
+
+impl Finished {
+    pub(super) fn insert(&mut self, time: u64, birth: u64, id: &Arc<str>, bytes: u64) {
+        self.bytes += bytes;
+        if let Some((_, old)) = self.records.insert((time, birth), (Arc::clone(id), bytes)) {
+            self.bytes -= old;
+        }
+    }
+
+    pub(super) fn remove(&mut self, time: u64, birth: u64) {
+        if let Some((_, bytes)) = self.records.remove(&(time, birth)) {
+            self.bytes -= bytes;
+        }
+    }
+
+    /// The oldest one, if it must go.
+    pub(super) fn excess(&self, keep: &Keep, now: u64) -> Option<Arc<str>> {
+        let ((time, _), (id, _)) = self.records.first_key_value()?;
+        let over = self.records.len() > keep.count
+            || self.bytes > keep.bytes
+            || expiry(*time, keep) <= now;
+        over.then(|| Arc::clone(id))
+    }
+
+    pub(super) fn oldest_first(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.records.values().map(|(id, _)| id)
+    }
+
+    /// When the oldest one will be too old, in nanoseconds since 1970.
+    pub(super) fn next_expiry(&self, keep: &Keep) -> Option<u64> {
+        self.records.first_key_value().map(|((time, _), _)| expiry(*time, keep))
+    }
+}
+
+fn expiry(time: u64, keep: &Keep) -> u64 {
+    time.saturating_add(u64::try_from(keep.age.as_nanos()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEEP: Keep = Keep { count: 2, age: Duration::from_nanos(100), bytes: 1000 };
+
+    fn finished(records: &[(u64, u64)]) -> Finished {
+        let mut finished = Finished::default();
+        for (birth, (time, bytes)) in (1..).zip(records) {
+            finished.insert(*time, birth, &format!("p{birth}").into(), *bytes);
+        }
+        finished
+    }
+
+    #[test]
+    fn the_oldest_goes_when_there_are_too_many_too_old_or_too_large_ones() {
+        assert_eq!(finished(&[(5, 1), (6, 1)]).excess(&KEEP, 10), None);
+        assert_eq!(finished(&[(5, 1), (6, 1), (7, 1)]).excess(&KEEP, 10).unwrap(), "p1".into());
+        assert_eq!(finished(&[(9, 1), (5, 1)]).excess(&KEEP, 105).unwrap(), "p2".into());
+        assert_eq!(finished(&[(5, 600), (6, 600)]).excess(&KEEP, 10).unwrap(), "p1".into());
+    }
+
+    #[test]
+    fn what_was_removed_no_longer_counts() {
+        let mut records = finished(&[(5, 600), (6, 600)]);
+        records.remove(5, 1);
+        assert_eq!(records.excess(&KEEP, 10), None);
+        assert_eq!(records.next_expiry(&KEEP), Some(106));
+    }
+}
