@@ -15,6 +15,7 @@ mod input;
 mod killing;
 mod lingering;
 mod output;
+mod service;
 mod spawning;
 mod supervising;
 mod surviving;

@@ -1,5 +1,9 @@
 //! A keeper of its own for each test, and the words to speak to it.
 
+pub mod http2;
+pub mod service;
+pub mod transcript;
+
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::future::Future;
