@@ -5,9 +5,10 @@ use std::time::Instant;
 use procyard::keeper_client::Spawned;
 use procyard::process::{Io, Overflow};
 
-use crate::figures::{Measured, Side, interleave};
+use crate::common::figures::{Measured, Side, interleave};
+use crate::common::suite::Bench;
+use crate::common::{Result, apart};
 use crate::yard::{Client, PIPES, TERMINAL, Yard};
-use crate::{Bench, Result, apart};
 
 /// A terminal is that much slower than a pipe, so it is given that much less.
 const TERMINAL_SHARE: u64 = 16;

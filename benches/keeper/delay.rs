@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use procyard::transcript::Chunk;
 
-use crate::figures::{Measured, Series, percentile};
+use crate::common::figures::{Measured, Series, percentile};
+use crate::common::suite::Bench;
+use crate::common::{Result, programs};
 use crate::starts::Load;
 use crate::yard::{Client, PIPES, Yard};
-use crate::{Bench, Result, programs};
 
 /// A percentile of the delay of a child that tells the time every millisecond, while 64 starts
 /// are always under way and another child floods.

@@ -5,13 +5,11 @@ use std::time::Instant;
 use bytes::Bytes;
 use procyard::keeper_client::{Follower, Write};
 
-use crate::figures::{Measured, Side, interleave, percentile};
+use crate::common::figures::{Measured, Side, interleave, percentile};
+use crate::common::programs::{READY, RETURN};
+use crate::common::suite::Bench;
+use crate::common::{Result, apart};
 use crate::yard::{Client, TERMINAL, Yard};
-use crate::{Bench, Result, apart};
-
-/// A program that returns what is typed as it is, and says when it is ready to.
-pub(crate) const RETURN: &str = "stty raw -echo; echo ready; exec cat";
-pub(crate) const READY: &[u8] = b"ready\n";
 
 /// The median, against blocking reads and writes.
 pub(crate) fn against_raw(bench: &Bench) -> Result<Measured> {

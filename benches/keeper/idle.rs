@@ -2,19 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use crate::figures::{Measured, Series, Side, interleave};
-use crate::pair::Pair;
+use crate::common::figures::{Measured, Series, Side, interleave};
+use crate::common::serve::Serve;
+use crate::common::suite::Bench;
+use crate::common::{Result, apart, usage};
 use crate::yard::Yard;
-use crate::{Bench, Result, apart, usage};
 
-/// The keeper of `procyard serve`, and with its server: two processes of one binary, whose pages
-/// they share.
-pub(crate) fn empty_memory(bench: &Bench, with_server: bool) -> Result<Measured> {
-    let series = Series::take(few(bench), || {
-        let pair = Pair::start()?;
-        let server = if with_server { usage::pss(pair.server)? } else { 0.0 };
-        Ok(usage::pss(pair.keeper())? + server)
-    })?;
+/// The keeper of `procyard serve`: its server is of the same binary, whose pages they share.
+pub(crate) fn empty_memory(bench: &Bench) -> Result<Measured> {
+    let series = Series::take(few(bench), || usage::pss(Serve::start()?.keeper()))?;
     Ok(Measured::Single(series))
 }
 
@@ -40,8 +36,17 @@ pub(crate) fn client_memory(bench: &Bench, line: Option<&str>) -> Result<Measure
     Ok(Measured::Single(Series::take(few(bench), || apart::run(&words))?))
 }
 
+/// What is measured in a process apart.
+pub(crate) fn apart(words: &[&str]) -> Result<f64> {
+    match *words {
+        ["client memory", child, count] => own_growth(child, count.parse()?, None),
+        ["client memory", child, count, line] => own_growth(child, count.parse()?, Some(line)),
+        _ => apart::nothing_else(words),
+    }
+}
+
 /// How much this process grows with each of so many processes, in KiB.
-pub(crate) fn own_growth(child: &str, count: usize, line: Option<&str>) -> Result<f64> {
+fn own_growth(child: &str, count: usize, line: Option<&str>) -> Result<f64> {
     let mut yard = Yard::open()?;
     let before = usage::pss(std::process::id())?;
     yard.run(async |client| client.fill(child, count, line).await)?;

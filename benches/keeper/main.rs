@@ -1,76 +1,28 @@
 //! What the keeper costs, mostly as ratios to bare system calls, taken in one run.
 //!
-//! Owns the list of figures with their targets, and the options. Each measurement is a function
-//! in `starts`, `capture`, `idle`, `delay` or `echo`. `yard` is a keeper of its own for each of
-//! them, with this process as its server; `raw` is the reference, in a small process of its own;
-//! `programs` are the children; `figures` and `table` make numbers of it.
+//! Owns the list of figures with their targets. Each measurement is a function in `starts`,
+//! `capture`, `idle`, `delay` or `echo`. `yard` is a keeper of its own for each of them, with this
+//! process as its server; `common` is what benches share.
 //!
 //! ```text
 //! cargo bench --bench keeper [-- [--quick] [part of a row's name]...]
 //! ```
 
-mod apart;
 mod capture;
+#[path = "../common/mod.rs"]
+mod common;
 mod delay;
 mod echo;
-mod figures;
 mod idle;
-mod pair;
-mod programs;
-mod raw;
 mod starts;
-mod table;
-mod usage;
 mod yard;
 
 use std::process::ExitCode;
-use std::time::Duration;
 
-use figures::{Measured, Target, Unit};
-use programs::Programs;
-
-type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
-
-/// How long everything may take, and what there is to run.
-struct Bench {
-    rounds: usize,
-    /// Of one side of one round, where time is what bounds it.
-    slice: Duration,
-    /// Bytes that a flood through a pipe has; a terminal gets less.
-    flood: u64,
-    /// Processes where there are to be many.
-    many: usize,
-    programs: Programs,
-}
-
-impl Bench {
-    fn full() -> Bench {
-        let slice = Duration::from_millis(300);
-        Bench { rounds: 7, slice, flood: 768 << 20, many: 1000, programs: Programs::compile() }
-    }
-
-    fn quick() -> Bench {
-        let slice = Duration::from_millis(50);
-        Bench { rounds: 2, slice, flood: 128 << 20, many: 200, ..Bench::full() }
-    }
-}
-
-/// A row to be: what it is called and how it is taken.
-struct Case {
-    name: &'static str,
-    unit: Unit,
-    target: Target,
-    measure: fn(&Bench) -> Result<Measured>,
-}
-
-const fn case(
-    name: &'static str,
-    unit: Unit,
-    target: Target,
-    measure: fn(&Bench) -> Result<Measured>,
-) -> Case {
-    Case { name, unit, target, measure }
-}
+use common::figures::Target::{AtLeast, AtMost, Open};
+use common::figures::Unit;
+use common::programs;
+use common::suite::{self, Case, case};
 
 const CASES: &[Case] = &[
     case("start→exit ÷ raw, /bin/true, 1 at a time", Unit::PerSecond, AtLeast(0.65), |bench| {
@@ -137,12 +89,7 @@ const CASES: &[Case] = &[
         AtLeast(0.95),
         capture::terminal_against_raw,
     ),
-    case("keeper PSS, no processes", Unit::Kibibytes, AtMost(2048.0), |bench| {
-        idle::empty_memory(bench, false)
-    }),
-    case("keeper + server PSS, no processes", Unit::Kibibytes, AtMost(12288.0), |bench| {
-        idle::empty_memory(bench, true)
-    }),
+    case("keeper PSS, no processes", Unit::Kibibytes, AtMost(2048.0), idle::empty_memory),
     case("keeper PSS per silent process, 100", Unit::Kibibytes, AtMost(3.0), |bench| {
         idle::keeper_memory(bench, 100, None)
     }),
@@ -173,27 +120,6 @@ const CASES: &[Case] = &[
     case("echo of one byte p50 ÷ raw", Unit::Microseconds, Open, echo::against_raw),
 ];
 
-use Target::{AtLeast, AtMost, Open};
-
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let Some((first, rest)) = arguments.split_first()
-        && first == apart::SWITCH
-    {
-        return apart::main(rest);
-    }
-    // Cargo says `--bench`; what else begins with a dash is no name.
-    let filters: Vec<&String> = arguments.iter().filter(|word| !word.starts_with('-')).collect();
-    let quick = arguments.iter().any(|word| word == "--quick");
-    let bench = if quick { Bench::quick() } else { Bench::full() };
-    if quick {
-        println!("quick: few rounds, and {} processes where a row says 1000", bench.many);
-    }
-    table::head();
-    for case in CASES {
-        if filters.is_empty() || filters.iter().any(|part| case.name.contains(part.as_str())) {
-            table::row(case.name, case.unit, case.target, &(case.measure)(&bench));
-        }
-    }
-    ExitCode::SUCCESS
+    suite::main(CASES, idle::apart)
 }

@@ -6,9 +6,10 @@ use procyard::process::{Io, Status};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use tokio::task::JoinSet;
 
-use crate::figures::{Measured, Side, interleave};
+use crate::common::figures::{Measured, Side, interleave};
+use crate::common::suite::Bench;
+use crate::common::{Result, apart, programs, usage};
 use crate::yard::{Client, PIPES, TERMINAL, Yard};
-use crate::{Bench, Result, apart, programs, usage};
 
 /// What is to be started, over and over.
 pub(crate) struct Load<'a> {

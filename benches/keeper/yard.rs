@@ -13,7 +13,7 @@ use procyard::process::{Io, Launch, Size, Status};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-use crate::Result;
+use crate::common::Result;
 
 pub(crate) const PIPES: Io = Io::Pipes { stdin: false, merge_stderr: false };
 pub(crate) const TERMINAL: Io = Io::Terminal(Size { rows: 24, cols: 80 });

@@ -8,7 +8,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Pid;
 
 use super::os::{self, Program};
-use crate::Result;
+use crate::common::Result;
 
 struct Running {
     pid: Pid,

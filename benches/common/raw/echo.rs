@@ -4,9 +4,9 @@ use std::os::fd::AsFd;
 use std::time::Instant;
 
 use super::os::{self, Program};
-use crate::Result;
-use crate::echo::{READY, RETURN};
-use crate::figures::percentile;
+use crate::common::Result;
+use crate::common::figures::percentile;
+use crate::common::programs::{READY, RETURN};
 
 /// The median of `count` echoes, in microseconds.
 pub(crate) fn median(count: usize) -> Result<f64> {

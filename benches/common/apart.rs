@@ -5,10 +5,18 @@
 
 use std::process::{Command, ExitCode, Stdio};
 
-use crate::{Result, idle, raw};
+use super::{Result, raw};
 
 /// Makes the program one that measures a single thing.
 pub(crate) const SWITCH: &str = "--apart";
+
+/// How a bench takes a number that its words name, beside those of `raw`.
+pub(crate) type Measure = fn(&[&str]) -> Result<f64>;
+
+/// For a bench that has no other numbers.
+pub(crate) fn nothing_else(_: &[&str]) -> Result<f64> {
+    Err("nothing that can be measured".into())
+}
 
 /// Has a number taken in a process apart.
 pub(crate) fn run(words: &[&str]) -> Result<f64> {
@@ -22,9 +30,9 @@ pub(crate) fn run(words: &[&str]) -> Result<f64> {
 }
 
 /// The main function of that process.
-pub(crate) fn main(words: &[String]) -> ExitCode {
+pub(super) fn main(words: &[String], others: Measure) -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    match measure(&words) {
+    match measure(&words, others) {
         Ok(figure) => {
             println!("{figure}");
             ExitCode::SUCCESS
@@ -36,19 +44,16 @@ pub(crate) fn main(words: &[String]) -> ExitCode {
     }
 }
 
-fn measure(words: &[&str]) -> Result<f64> {
+fn measure(words: &[&str], others: Measure) -> Result<f64> {
     match *words {
         ["starts", millis, at_once, program] => {
             raw::starts::rate(program, millis.parse()?, at_once.parse()?)
         }
         ["flood", "pipe", bytes, child] => raw::flood::pipe(child, bytes),
-        ["flood", "cat", bytes, child] => raw::flood::cat(child, bytes),
+        ["flood", "cat", bytes, child] => raw::flood::pipeline(child, bytes, "cat"),
+        ["flood", "cat | cat", bytes, child] => raw::flood::pipeline(child, bytes, "cat | cat"),
         ["flood", "terminal", bytes, child] => raw::flood::terminal(child, bytes),
         ["echo", count] => raw::echo::median(count.parse()?),
-        ["client memory", child, count] => idle::own_growth(child, count.parse()?, None),
-        ["client memory", child, count, line] => {
-            idle::own_growth(child, count.parse()?, Some(line))
-        }
-        _ => Err("nothing that can be measured".into()),
+        _ => others(words),
     }
 }

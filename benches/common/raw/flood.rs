@@ -6,7 +6,7 @@ use std::time::Instant;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::os::{self, Program};
-use crate::Result;
+use crate::common::Result;
 
 const PIPE: usize = 1 << 20;
 const PIECE: usize = 64 << 10;
@@ -33,11 +33,11 @@ fn read(child: &str, bytes: &str, reader: OwnedFd, writer: OwnedFd) -> Result<f6
     rate(bytes, begin)
 }
 
-/// A pipeline into `cat`, as a shell makes it.
-pub(crate) fn cat(child: &str, bytes: &str) -> Result<f64> {
-    let line = r#""$0" flood "$1" | cat >/dev/null"#;
+/// A pipeline into other programs, as a shell makes it.
+pub(crate) fn pipeline(child: &str, bytes: &str, rest: &str) -> Result<f64> {
+    let line = format!(r#""$0" flood "$1" | {rest} >/dev/null"#);
     let begin = Instant::now();
-    os::wait(Program::new(&["/bin/sh", "-c", line, child, bytes])?.start([None; 3])?)?;
+    os::wait(Program::new(&["/bin/sh", "-c", &line, child, bytes])?.start([None; 3])?)?;
     rate(bytes, begin)
 }
 

@@ -3,7 +3,7 @@
 //! Machines are shared and drift, so two sides are compared within a round, one slice right
 //! after the other, and the ratios of the rounds are what a row shows.
 
-use crate::Result;
+use super::Result;
 
 /// What a number counts.
 #[derive(Clone, Copy)]

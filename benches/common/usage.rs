@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use crate::Result;
+use super::Result;
 
 /// Memory in KiB, where pages that several processes map are shared out among them.
 pub(crate) fn pss(pid: u32) -> Result<f64> {
@@ -15,17 +15,29 @@ pub(crate) fn threads(pid: u32) -> Result<f64> {
     field(&format!("/proc/{pid}/status"), "Threads:")
 }
 
-/// How often its first thread went to sleep: once per wake-up.
+/// How often its threads went to sleep: once per wake-up.
 pub(crate) fn sleeps(pid: u32) -> Result<f64> {
-    field(&format!("/proc/{pid}/status"), "voluntary_ctxt_switches:")
+    tasks(pid)?
+        .iter()
+        .map(|task| field(&format!("{task}/status"), "voluntary_ctxt_switches:"))
+        .sum()
 }
 
-/// CPU time of its first thread, to the nanosecond. The keeper has no other.
+/// CPU time of its threads, to the nanosecond.
 pub(crate) fn cpu(pid: u32) -> Result<Duration> {
-    let path = format!("/proc/{pid}/schedstat");
-    let text = fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
+    tasks(pid)?.iter().map(|task| cpu_of(&format!("{task}/schedstat"))).sum()
+}
+
+fn cpu_of(path: &str) -> Result<Duration> {
+    let text = fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
     let nanos = text.split_whitespace().next().and_then(|word| word.parse().ok());
     Ok(Duration::from_nanos(nanos.ok_or_else(|| format!("{path} reads {text:?}"))?))
+}
+
+/// Where its threads are told of.
+fn tasks(pid: u32) -> Result<Vec<String>> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"))?;
+    tasks.map(|task| Ok(task?.path().display().to_string())).collect()
 }
 
 /// Memory that can be had without swapping, in bytes.

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::process::{Pid, WaitOptions};
 use rustix::pty::OpenptFlags;
 
-use crate::Result;
+use crate::common::Result;
 
 /// A program with its arguments, ready to be started again and again.
 pub(super) struct Program {

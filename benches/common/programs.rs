@@ -9,9 +9,12 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::Result;
+use super::Result;
 
 pub(crate) const TRUE: &str = "/bin/true";
+/// A shell line that returns what is typed on a terminal as it is, and says when it is ready to.
+pub(crate) const RETURN: &str = "stty raw -echo; echo ready; exec cat";
+pub(crate) const READY: &[u8] = b"ready\n";
 const SOURCE: &str = include_str!("child.c");
 
 /// The static program, or why there is none.

@@ -1,7 +1,7 @@
 //! Printing: one line per row, as soon as it is known.
 
-use crate::Result;
-use crate::figures::{Measured, Target, Unit};
+use super::Result;
+use super::figures::{Measured, Target, Unit};
 
 /// The line above all rows.
 pub(crate) fn head() {

@@ -1,0 +1,69 @@
+//! `procyard serve`: a keeper and the server that it starts, stopped when dropped.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use super::Result;
+
+/// What a client of HTTP/2 says first: that it is one, and that it has no settings.
+const GREETING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+pub(crate) struct Serve {
+    child: Child,
+    /// Of its socket and its records.
+    directory: TempDir,
+}
+
+impl Serve {
+    /// Starts both and waits until the server serves.
+    pub(crate) fn start() -> Result<Serve> {
+        let directory = tempfile::tempdir()?;
+        let listen = format!("unix://{}", directory.path().join("socket").display());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_procyard"));
+        command.args(["serve", "--listen", &listen]);
+        command.arg("--state-dir").arg(directory.path().join("state"));
+        let child = command.env("RUST_LOG", "warn").stdin(Stdio::null()).spawn()?;
+        let serve = Serve { child, directory };
+        let begin = Instant::now();
+        let mut connection = loop {
+            match UnixStream::connect(serve.socket()) {
+                Ok(connection) => break connection,
+                Err(error) if begin.elapsed() > Duration::from_secs(10) => return Err(error.into()),
+                Err(_) => std::thread::sleep(Duration::from_millis(1)),
+            }
+        };
+        // The keeper holds the socket: only an answer says that the server is there.
+        connection.write_all(GREETING)?;
+        connection.read_exact(&mut [0; 9])?;
+        Ok(serve)
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.directory.path().join("socket")
+    }
+
+    /// The keeper's pid.
+    pub(crate) fn keeper(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The server's pid: that of the keeper's first child.
+    pub(crate) fn server(&self) -> Result<u32> {
+        let keeper = self.keeper();
+        let children = std::fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children"))?;
+        Ok(children.split_whitespace().next().ok_or("the keeper has no server")?.parse()?)
+    }
+}
+
+impl Drop for Serve {
+    fn drop(&mut self) {
+        // SAFETY: signals our own child, which was not waited for.
+        unsafe { libc::kill(self.child.id().cast_signed(), libc::SIGTERM) };
+        let _ = self.child.wait();
+    }
+}
