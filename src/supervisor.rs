@@ -26,7 +26,7 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::events::EventLog;
-use crate::keeper_client::{Adopted, Keeper, Reports, Write, Written};
+use crate::keeper_client::{Adopted, Keeper, KeeperError, Reports, Write, Written};
 use crate::process::{Refused, Size, Spec};
 use crate::store::{Loaded, Store};
 use actor::{Actor, Queue, now};
@@ -115,7 +115,12 @@ impl Supervisor {
         patient: bool,
     ) -> Result<Begun, Error> {
         let spec = Box::new(spec);
-        self.call(|reply| Call::Start { id, spec, starter: Starter { reply, patient } }).await
+        self.call(|reply| Call::Start {
+            id,
+            spec,
+            starter: Starter { reply, patient, existed: false },
+        })
+        .await
     }
 
     /// Ends the tree of a process; answered when all of it is gone.
@@ -174,10 +179,9 @@ impl Supervisor {
         };
         let written = self.keeper.write(held.key, write).await;
         written.map_err(|error| match (error, offset) {
-            (
-                crate::keeper_client::KeeperError::Refused(Refused::InputOffset(state)),
-                Some(offset),
-            ) => Error::InputOffset { offset, accepted: state.accepted },
+            (KeeperError::Refused(Refused::InputOffset(state)), Some(offset)) => {
+                Error::InputOffset { offset, accepted: state.accepted }
+            }
             (error, _) => Error::from_keeper(&id, error),
         })
     }

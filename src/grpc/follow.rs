@@ -84,7 +84,7 @@ impl Following {
             if self.read() {
                 let shown = self.gap.is_some() || !self.chunks.is_empty();
                 if !shown && self.heartbeat_at <= Instant::now() {
-                    return Ok(Message::Heartbeat(to_proto::heartbeat(self.observer.next_seq())));
+                    return Ok(self.sign_of_life());
                 }
                 if !shown {
                     // All of it was of other streams, maybe a flood: others have their turn.
@@ -99,9 +99,13 @@ impl Following {
             tokio::select! {
                 biased;
                 changed = self.observer.changed() => changed?,
-                () = sleep_until(self.heartbeat_at) => return Ok(Message::Heartbeat(to_proto::heartbeat(self.observer.next_seq()))),
+                () = sleep_until(self.heartbeat_at) => return Ok(self.sign_of_life()),
             }
         }
+    }
+
+    fn sign_of_life(&self) -> Message {
+        Message::Heartbeat(to_proto::heartbeat(self.observer.next_seq()))
     }
 
     /// Takes what is there. False: nothing was.

@@ -18,6 +18,7 @@ pub(super) struct Shown {
 /// What there is from the place of an observer on; without a view only the place.
 pub(super) fn show(mut observer: Observer, view: Option<View>) -> Shown {
     let batch = view.map(|view| observer.read(view.max_bytes)).unwrap_or_default();
+    observer.remember();
     Shown {
         chunks: batch.chunks.into_iter().map(to_proto::chunk).collect(),
         cursor: to_proto::cursor(observer.since_seq(), observer.next_seq(), &observer.figures()),
@@ -36,6 +37,8 @@ pub(super) async fn read(
         supervisor.acknowledge(&entry, seq).await?;
     }
     let patience = Instant::now() + wait;
+    // A flood of other streams does not hold a reader: what was there when it came is searched.
+    let there = observer.figures().next_seq;
     let mut missed: Option<Gap> = None;
     let mut chunks = Vec::new();
     loop {
@@ -49,6 +52,9 @@ pub(super) async fn read(
         }
         if !nothing {
             // All of it was of other streams; there may be more.
+            if observer.next_seq() >= there && Instant::now() >= patience {
+                break;
+            }
             tokio::task::yield_now().await;
             continue;
         }
@@ -58,6 +64,7 @@ pub(super) async fn read(
             () = sleep_until(patience) => break,
         }
     }
+    observer.remember();
     let ended = observer.at_end();
     Ok(pb::ReadResponse {
         chunks,

@@ -88,7 +88,9 @@ impl Watching {
                 biased;
                 _ = self.latest.changed() => {}
                 _ = self.stage.changed() => {}
-                () = sleep_until(at) => return Some(Ok(Message::Heartbeat(to_proto::heartbeat(self.after)))),
+                () = sleep_until(at) => {
+                    return Some(Ok(Message::Heartbeat(to_proto::heartbeat(self.after))));
+                }
             }
         }
     }

@@ -64,6 +64,11 @@ impl Spec {
         Arc::new(brief)
     }
 
+    /// Whether a file has to be written for it.
+    pub fn is_script(&self) -> bool {
+        matches!(self.program, Program::Script(_))
+    }
+
     /// About how much memory the variable parts take.
     pub fn bytes(&self) -> usize {
         let pairs = self.labels.iter().chain(&self.env.set);

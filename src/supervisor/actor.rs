@@ -107,9 +107,8 @@ impl Actor {
                 Woken::Committed(result) => self.committed(result),
                 Woken::Due => {}
                 Woken::Retry => {
-                    // Whether it can be recorded again is known when it is tried.
                     self.queue.retry_at = None;
-                    self.state.committed();
+                    self.state.try_again();
                 }
                 Woken::PatienceOver => {
                     self.queue.patient_until = None;
@@ -221,7 +220,6 @@ impl Actor {
     fn committed(&mut self, result: Result<(), StoreError>) {
         let Some((_, mut effects)) = self.queue.committing.take() else { return };
         let Err(error) = result else {
-            self.state.committed();
             self.perform(effects);
             return;
         };
@@ -335,7 +333,7 @@ async fn start(
     record: Arc<Record>,
 ) -> Result<Spawned, Error> {
     let id = Arc::clone(&record.id);
-    let launch = if ground.writes_a_file(&record) {
+    let launch = if record.spec.is_script() {
         let written = tokio::task::spawn_blocking(move || ground.launch(&record)).await;
         written.map_err(|error| Error::Store(error.to_string()))?
     } else {

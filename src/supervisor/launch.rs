@@ -44,11 +44,6 @@ impl Ground {
         Ground { env, scripts: state_dir.join("scripts") }
     }
 
-    /// Whether a launch has a script to write.
-    pub(super) fn writes_a_file(&self, record: &Record) -> bool {
-        matches!(record.spec.program, Program::Script(_))
-    }
-
     /// The launch of a process. A script is written where the launch says.
     pub(super) fn launch(&self, record: &Record) -> io::Result<Launch> {
         let spec = &record.spec;

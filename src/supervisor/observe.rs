@@ -138,11 +138,16 @@ impl Observer {
             self.next = self.next.max(kept);
             return Batch { gap, chunks: Vec::new() };
         };
-        let batch = follower.read(max_bytes);
-        if let Some(total) = follower.total() {
+        follower.read(max_bytes)
+    }
+
+    /// Remembers this place for the client that will go on from it. A follower, who keeps its
+    /// place itself, would only crowd out the others.
+    pub fn remember(&self) {
+        if let Some((follower, total)) = self.follower.as_ref().and_then(|f| Some((f, f.total()?)))
+        {
             self.entry.mark(follower.next_seq(), total);
         }
-        batch
     }
 
     /// Waits for news of the output or of the process.

@@ -13,13 +13,13 @@ use std::sync::Arc;
 
 use super::effects::{Action, Begun, Effects, Killed, Reply};
 use super::error::Error;
-use super::registry::{Held, Seen};
+use super::registry::Held;
 use super::retention::{Finished, Keep};
 use crate::events::Event;
 use crate::keeper_client::{Report, Spawned};
 use crate::process::lifecycle::{Ask, Consequence, Happening, Order, after};
 use crate::process::{
-    Cause, Descendant, End, Exit, Kind, Life, Moment, Phase, Printed, Program, Spec, Started, Stop,
+    Cause, Descendant, End, Exit, Kind, Life, Moment, Phase, Printed, Spec, Started, Stop,
 };
 use crate::store::Change;
 use slot::{Slot, Waiting, end, printed, release_if_empty};
@@ -68,6 +68,8 @@ pub(super) struct Starter {
     pub(super) reply: Reply<Begun>,
     /// Waits for the end of the process anyway, and so not for the record of its start.
     pub(super) patient: bool,
+    /// The id named the process already.
+    pub(super) existed: bool,
 }
 
 /// How a process is to be ended, where it differs from its spec.
@@ -194,8 +196,8 @@ impl State {
             self.happen(id, Happening::Exited(exit), now, then);
         }
         let runs = self.slots.get(id).is_some_and(|slot| slot.life.is_running());
-        then.patient = runs && starts.iter().all(|(starter, _)| starter.patient);
-        for (Starter { reply, .. }, existed) in starts {
+        then.patient = runs && starts.iter().all(|starter| starter.patient);
+        for Starter { reply, existed, .. } in starts {
             let begun = Begun { entry: Arc::clone(&entry), existed };
             then.actions.push(Action::AnswerStart(reply, Ok(begun)));
         }
@@ -227,8 +229,7 @@ impl State {
     /// the server died in between), the record has to tell.
     fn not_started(&mut self, id: &Arc<str>, error: &Error, now: Now, then: &mut Effects) {
         let Some(slot) = self.slots.get_mut(id) else { return };
-        let script = matches!(slot.record.spec.program, Program::Script(_));
-        if script {
+        if slot.record.spec.is_script() {
             then.actions.push(Action::RemoveScript(Arc::clone(&slot.record)));
         }
         if slot.waiting.starts.is_empty() {
@@ -237,10 +238,7 @@ impl State {
         }
         let Some(slot) = self.slots.remove(id) else { return };
         self.live -= 1;
-        then.changes.push(Change::Remove(Arc::clone(id)));
-        then.actions.push(Action::Leave(Arc::clone(&slot.record)));
-        let seen = Seen { removed: true, ..slot.seen() };
-        then.actions.push(Action::Publish(slot.entry, seen));
+        slot.leave(then);
         slot.waiting.fail(id, error, then);
         self.over(then);
     }
@@ -271,12 +269,9 @@ impl State {
 
     fn shut_down(&mut self, now: Now, then: &mut Effects) {
         self.shutting_down = true;
-        let live: Vec<_> = self.slots.values().filter(|slot| slot.record.end().is_none()).collect();
-        let live: Vec<_> = live
-            .into_iter()
-            .map(|slot| (Arc::clone(&slot.record.id), slot.record.spec.stop))
-            .collect();
-        for (id, stop) in live {
+        let live = self.slots.values().filter(|slot| slot.record.end().is_none());
+        let live = live.map(|slot| (Arc::clone(&slot.record.id), slot.record.spec.stop));
+        for (id, stop) in live.collect::<Vec<_>>() {
             let stop = Stop { grace: stop.grace.min(SHUTDOWN_GRACE), ..stop };
             self.happen(&id, Happening::Stop(Order { why: Cause::Shutdown, stop }), now, then);
         }
@@ -347,14 +342,11 @@ impl State {
         let Some(slot) = self.slots.get_mut(id) else { return };
         self.live -= 1;
         then.actions.push(Action::Finish(Arc::clone(&slot.record)));
-        if matches!(slot.record.spec.program, Program::Script(_)) {
+        if slot.record.spec.is_script() {
             then.actions.push(Action::RemoveScript(Arc::clone(&slot.record)));
         }
-        let Waiting { starts, kills, deletes } = std::mem::take(&mut slot.waiting);
-        for (Starter { reply, .. }, existed) in starts {
-            let begun = Begun { entry: Arc::clone(&slot.entry), existed };
-            then.actions.push(Action::AnswerStart(reply, Ok(begun)));
-        }
+        // Those who asked for the start were answered when it had started.
+        let Waiting { starts: _, kills, deletes } = std::mem::take(&mut slot.waiting);
         for reply in kills {
             let killed = Killed { seen: slot.seen(), reached: slot.reached.clone() };
             then.actions.push(Action::AnswerKill(reply, Ok(killed)));
@@ -379,18 +371,14 @@ impl State {
 
     /// Frees a finished process.
     fn remove(&mut self, id: &Arc<str>, now: Now, then: &mut Effects) {
-        let Some(mut slot) = self.slots.remove(id) else { return };
+        let Some(slot) = self.slots.remove(id) else { return };
         let time = slot.record.end().map_or(0, |end| end.time);
         self.finished.remove(time, slot.record.birth);
-        // Not what was published last: its end may be news yet, and readers have the output still.
-        let seen = Seen { removed: true, ..slot.seen() };
-        if let Some(held) = slot.held.take() {
+        slot.leave(then);
+        if let Some(held) = &slot.held {
             self.keys.remove(&held.key);
             then.actions.push(Action::Release(held.key));
         }
-        then.changes.push(Change::Remove(Arc::clone(id)));
-        then.actions.push(Action::Leave(Arc::clone(&slot.record)));
-        then.actions.push(Action::Publish(Arc::clone(&slot.entry), seen));
         tell(Kind::Deleted, &slot, &mut self.next_event, now, then);
     }
 
@@ -427,8 +415,8 @@ impl State {
         }
     }
 
-    /// A commit has succeeded.
-    pub(super) fn committed(&mut self) {
+    /// Whether it can be recorded again is known when it is tried: what comes now may begin.
+    pub(super) fn try_again(&mut self) {
         self.failing = None;
     }
 

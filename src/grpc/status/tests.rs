@@ -1,3 +1,5 @@
+//! Every refusal on the wire: its code, its reason, its details, and that they fit.
+
 use super::*;
 
 fn everything() -> Vec<Error> {

@@ -1,3 +1,5 @@
+//! Records, events and output as clients see them.
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -23,7 +23,7 @@ impl State {
                 let id = slot.record.id.to_string();
                 then.actions.push(Action::AnswerStart(starter.reply, Err(Error::IdConflict(id))));
             } else if slot.started.is_none() && slot.record.end().is_none() {
-                slot.waiting.starts.push((starter, true));
+                slot.waiting.starts.push(Starter { existed: true, ..starter });
             } else {
                 let begun = Begun { entry: Arc::clone(&slot.entry), existed: true };
                 then.actions.push(Action::AnswerStart(starter.reply, Ok(begun)));
@@ -44,7 +44,7 @@ impl State {
         });
         self.next_birth += 1;
         let mut slot = Slot::new(Arc::clone(&record), Life::new(), None);
-        slot.waiting.starts.push((starter, false));
+        slot.waiting.starts.push(starter);
         then.changes.push(Change::Insert(Arc::clone(&record)));
         then.begun.push(Arc::clone(&record.id));
         then.actions.push(Action::Enter(Arc::clone(&slot.entry)));

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::Starter;
 use crate::process::lifecycle::Ended;
 use crate::process::{Descendant, End, Life, Moment, Phase, Printed, Record, Spec, Started};
+use crate::store::Change;
 use crate::supervisor::effects::{Action, Effects, Killed, Reply};
 use crate::supervisor::error::Error;
 use crate::supervisor::registry::{Entry, Held, Seen};
@@ -29,7 +30,7 @@ pub(super) struct Slot {
 /// Who waits for a process. Each of them is a call under way.
 #[derive(Default)]
 pub(super) struct Waiting {
-    pub(super) starts: Vec<(Starter, bool)>,
+    pub(super) starts: Vec<Starter>,
     pub(super) kills: Vec<Reply<Killed>>,
     pub(super) deletes: Vec<Reply<()>>,
 }
@@ -65,6 +66,15 @@ impl Slot {
         Arc::new(Record { spec: Arc::clone(&self.brief), ..Record::clone(&self.record) })
     }
 
+    /// Its record goes. It is shown once more, not as it was published last: its end may be news
+    /// yet, and its readers have the output still.
+    pub(super) fn leave(&self, then: &mut Effects) {
+        then.changes.push(Change::Remove(Arc::clone(&self.record.id)));
+        then.actions.push(Action::Leave(Arc::clone(&self.record)));
+        let seen = Seen { removed: true, ..self.seen() };
+        then.actions.push(Action::Publish(Arc::clone(&self.entry), seen));
+    }
+
     /// Bytes that it takes once it is finished.
     pub(super) fn bytes(&self) -> u64 {
         let ring = self.held.as_ref().and_then(|held| held.output.progress().ring);
@@ -78,9 +88,8 @@ impl Waiting {
     pub(super) fn fail(self, id: &str, error: &Error, then: &mut Effects) {
         let Waiting { starts, kills, deletes } = self;
         let starts = starts.into_iter();
-        then.actions.extend(
-            starts.map(|(starter, _)| Action::AnswerStart(starter.reply, Err(error.clone()))),
-        );
+        let why = || Err(error.clone());
+        then.actions.extend(starts.map(|starter| Action::AnswerStart(starter.reply, why())));
         let kills = kills.into_iter();
         let missing = || Err(Error::NotFound(id.into()));
         then.actions.extend(kills.map(|reply| Action::AnswerKill(reply, missing())));

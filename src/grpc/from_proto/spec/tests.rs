@@ -1,3 +1,5 @@
+//! A spec: what is filled in, what comes back, and what is refused.
+
 use super::*;
 use crate::grpc::from_proto::refused;
 use crate::process::{Environment, Program};
