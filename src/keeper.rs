@@ -5,11 +5,12 @@
 //! synchronous; no network, no disk on its way. It knows nothing of queues, services, timeouts
 //! or owners: all that is the server's, which asks for everything it wants done (`requests`).
 //!
-//! To be read in this order: `turns` is the loop and the state; `requests`, `ending` and `kill`
-//! are what it does; `held` is what it holds; `spawn`, `streams`, `output`, `ring`, `input`,
+//! To be read in this order: `turns` is the loop and the state; `requests`, `continuing`,
+//! `ending` and `kill` are what it does; `held` is what it holds; `spawn`, `streams`, `output`, `ring`, `input`,
 //! `terminal`, `reap`, `tree` and `cgroup` are how; `link` and `server` are the other process.
 
 mod cgroup;
+mod continuing;
 mod ending;
 mod held;
 mod input;

@@ -61,6 +61,9 @@ pub struct Spawned {
     pub start_time: u64,
     /// An earlier spawn of the same id and run had started it.
     pub existed: bool,
+    /// The earlier run that it goes on from. It was released, and whoever waits for more of its
+    /// output is told that there is none; what it printed stands before the new run's.
+    pub continued: Option<u64>,
     /// The way to its output.
     pub output: Output,
 }
@@ -78,8 +81,9 @@ pub struct Adopted {
     pub pid: u32,
     /// When it was started, nanoseconds since 1970.
     pub start_time: u64,
-    /// It runs on a terminal.
-    pub terminal: bool,
+    /// The size that its terminal has now; none: it runs on pipes, or its terminal has ended, or a
+    /// program of it gave the terminal a size that none can be asked for.
+    pub size: Option<Size>,
     /// How it ended, if it has.
     pub exit: Option<Exit>,
     /// The way to its output.

@@ -50,6 +50,9 @@ pub struct Launch {
     pub overflow: Overflow,
     /// Sequence number of its first chunk.
     pub first_seq: u64,
+    /// It goes on with the ring of the newest earlier run of its id, which must have ended, if that
+    /// is still held; the earlier run is then released.
+    pub continues: bool,
 }
 
 impl Launch {
@@ -69,6 +72,7 @@ impl Launch {
             ring_bytes: DEFAULT_RING,
             overflow: Overflow::DropOldest,
             first_seq: 1,
+            continues: false,
         }
     }
 }

@@ -104,12 +104,14 @@ impl Keeper {
         self.held.has_news(key);
     }
 
-    /// Who lives on after a process. Its leaf knows at once that nobody does; without one, the
-    /// keeper's children are looked through for orphans, without any of which nobody does either.
+    /// Who lives on after a process. Its leaf knows at once that nobody does, but for those whom
+    /// an earlier run left; without one, the keeper's children are looked through for orphans,
+    /// without any of which nobody does either.
     fn lingering(&mut self, key: u64) -> Vec<Member> {
         let leaf = self.held.get(key).and_then(|held| held.leaf.as_ref());
         if let (Some(cgroups), Some(leaf)) = (&self.cgroups, leaf)
             && cgroups.is_empty(leaf)
+            && self.forest.roots(key).is_empty()
         {
             return Vec::new();
         }

@@ -117,16 +117,37 @@ impl Held {
         self.sink.open_exit_room();
         for output in 0..self.outputs.len() {
             let mut left = self.outputs[output].as_ref().map_or(0, Output::most_unread);
-            while let Pumped::Bytes(len) | Pumped::Bulk(len) = self.pump(output, time, poller) {
-                if len >= left {
-                    break;
+            loop {
+                match self.pump(output, time, poller) {
+                    Pumped::Bytes(len) | Pumped::Bulk(len) if len < left => left -= len,
+                    Pumped::NoRoom => self.sink.give_way(),
+                    _ => break,
                 }
-                left -= len;
             }
         }
         if let Some(terminal) = &mut self.terminal {
             terminal.release();
             self.pump(0, time, poller);
+        }
+    }
+
+    /// Lets go of its outputs: whoever still writes to them is told so by the kernel.
+    pub(super) fn end_outputs(&mut self, poller: &Poller) {
+        for output in 0..self.outputs.len() {
+            self.end_output(output, poller);
+        }
+    }
+
+    /// Who it is, for a server that has not met it.
+    fn describe(&self) -> pb::Held {
+        let size = self.terminal.as_ref().and_then(Terminal::size);
+        pb::Held {
+            id: self.id.to_string(),
+            run: self.run,
+            pid: self.pid.cast_unsigned(),
+            start_time: self.start_time,
+            rows: size.map_or(0, |size| size.rows.into()),
+            cols: size.map_or(0, |size| size.cols.into()),
         }
     }
 
@@ -140,13 +161,7 @@ impl Held {
         self.told.ring |= ring.is_some();
         let exit = self.exit.as_ref().filter(|_| !self.told.exit).map(|exit| exit.as_ref().clone());
         self.told.exit |= exit.is_some();
-        let held = adoption.then(|| pb::Held {
-            id: self.id.to_string(),
-            run: self.run,
-            pid: self.pid.cast_unsigned(),
-            start_time: self.start_time,
-            terminal: self.on_terminal,
-        });
+        let held = adoption.then(|| self.describe());
         let report = pb::Report {
             key,
             held,

@@ -73,6 +73,21 @@ impl Sink {
         }
     }
 
+    /// Lets the oldest chunk go: see [`Writer::give_way`].
+    pub(super) fn give_way(&mut self) {
+        if let Some(ring) = &mut self.ring {
+            ring.give_way();
+        }
+    }
+
+    /// Goes on with the ring of an earlier run, as it is, if it has one.
+    pub(super) fn go_on_with(&mut self, earlier: Sink) {
+        if let Some(mut ring) = earlier.ring {
+            ring.close_exit_room();
+            self.ring = Some(ring);
+        }
+    }
+
     fn ring(&mut self) -> std::io::Result<&mut Writer> {
         if self.ring.is_none() {
             let mut ring = Writer::create(self.bytes, self.overflow, self.first_seq)?;

@@ -114,19 +114,20 @@ impl Keeper {
     }
 
     fn start(&mut self, launch: &Launch) -> Result<Answer, Refused> {
-        let spawned = |key, held: &Held, existed| {
+        let spawned = |key, held: &Held, existed, continued| {
             let (pid, start_time) = (held.pid.cast_unsigned(), held.start_time);
-            Ok(Answer::Spawned(pb::Spawned { key, pid, start_time, existed }))
+            Ok(Answer::Spawned(pb::Spawned { key, pid, start_time, existed, continued }))
         };
         match self.held.newest(&launch.id) {
-            Some((key, held)) if held.run == launch.run => return spawned(key, held, true),
+            Some((key, held)) if held.run == launch.run => return spawned(key, held, true, 0),
             Some((_, held)) if held.run > launch.run => {
                 let what = format!("run {} is over: run {} has begun", launch.run, held.run);
                 return Err(Refused::Invalid(what));
             }
             _ => {}
         }
-        if self.held.len() >= MAX_HELD {
+        let earlier = self.earlier(launch)?;
+        if earlier.is_none() && self.held.len() >= MAX_HELD {
             return Err(Refused::TooMany);
         }
         let program = Program::new(launch)?;
@@ -136,8 +137,11 @@ impl Keeper {
             .map_err(|errno| unopened(launch.io, errno))?;
         let (child, leaf) = self.spawn(&program, &streams)?;
         let held = Held::new(launch, child, streams, leaf);
-        let answer = spawned(key, &held, false);
+        let answer = spawned(key, &held, false, earlier.unwrap_or(0));
         self.held.insert(key, held);
+        if let Some(earlier) = earlier {
+            self.go_on(earlier, key);
+        }
         answer
     }
 
@@ -244,11 +248,17 @@ impl Keeper {
         if held.exit.is_none() {
             return Err(Refused::StillRunning);
         }
-        let leaf = self.held.remove(key).and_then(|held| held.leaf);
-        if let (Some(cgroups), Some(leaf)) = (&mut self.cgroups, leaf) {
+        self.forget(key);
+        Ok(())
+    }
+
+    /// Takes a process off the table; its leaf is free when nobody is in it any more.
+    pub(super) fn forget(&mut self, key: u64) -> Option<Held> {
+        let mut held = self.held.remove(key)?;
+        if let (Some(cgroups), Some(leaf)) = (&mut self.cgroups, held.leaf.take()) {
             cgroups.give_back(leaf, false);
         }
-        Ok(())
+        Some(held)
     }
 }
 

@@ -28,8 +28,9 @@ pub(super) struct Writer {
     /// Shared with messages that carry it, so that no number is taken twice.
     fd: Rc<OwnedFd>,
     overflow: Overflow,
-    /// Most bytes kept at once.
+    /// Most bytes kept at once: now, and while the process lives.
     limit: u64,
+    usual_limit: u64,
     /// Most payload of one frame: a quarter of a small ring, so that room for one frame never
     /// takes all the others.
     max_payload: u64,
@@ -64,6 +65,7 @@ impl Writer {
             fd: Rc::new(fd),
             overflow,
             limit: bytes & !7,
+            usual_limit: bytes & !7,
             max_payload: (bytes / 4 - FRAME_HEADER).min(MAX_PAYLOAD) & !7,
             tail: 0,
             head: 0,
@@ -93,6 +95,20 @@ impl Writer {
     /// The process has exited: a blocking ring takes what is left in its pipes.
     pub(super) fn open_exit_room(&mut self) {
         self.limit = self.ring.capacity();
+    }
+
+    /// The ring goes on with the next run: a blocking one blocks again, at once if the last run
+    /// has left more in it than it keeps.
+    pub(super) fn close_exit_room(&mut self) {
+        self.limit = self.usual_limit;
+    }
+
+    /// The oldest chunk may go though nobody acknowledged it. For an exit that finds the exit room
+    /// taken by the exits of earlier runs: it must not wait, and what was printed last tells more
+    /// than what was printed first. Readers are told by a gap.
+    pub(super) fn give_way(&mut self) {
+        let oldest = self.ring.header().first_kept.load(Ordering::Relaxed);
+        self.acknowledge(oldest);
     }
 
     /// Appends one chunk of at most `want` bytes, which `fill` puts in place. 0 from `fill` is

@@ -58,6 +58,12 @@ impl Terminal {
         self.master.resize(pty_size(size)).map_err(|_| Errno::IO)
     }
 
+    /// The size that it has now, whoever set it.
+    pub(super) fn size(&self) -> Option<Size> {
+        let size = rustix::termios::tcgetwinsize(self.master()).ok()?;
+        Some(Size { rows: size.ws_row, cols: size.ws_col })
+    }
+
     /// The character that ends input here: ^D unless the program chose another.
     pub(super) fn eof(&self) -> u8 {
         let termios = rustix::termios::tcgetattr(self.master());

@@ -98,6 +98,13 @@ impl Forest {
         self.orphans.remove(&pid);
     }
 
+    /// The orphans of one process belong to another from now on.
+    pub(super) fn inherit(&mut self, from: u64, to: u64) {
+        for owner in self.orphans.values_mut().filter(|owner| **owner == Some(from)) {
+            *owner = Some(to);
+        }
+    }
+
     /// There are no orphans.
     pub(super) fn is_empty(&self) -> bool {
         self.orphans.is_empty()

@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{Adopted, Output, Progress, Report, Spawned, Welcome, Written};
 use crate::process::{Descendant, InputState, Refused};
-use crate::protocol::{decode, encode, pb, socket};
+use crate::protocol::{self, decode, encode, pb, socket};
 use crate::transcript::Ring;
 use pb::from_keeper::Body;
 use pb::reply::Result as Answer;
@@ -209,12 +209,14 @@ impl Connection {
             Some(Answer::Adopted(pb::Adopted {})) => {
                 Ok(Answered::Adopted(std::mem::take(&mut self.adopted)))
             }
-            Some(Answer::Spawned(pb::Spawned { key, pid, start_time, existed })) => {
+            Some(Answer::Spawned(pb::Spawned { key, pid, start_time, existed, continued })) => {
+                let continued = Some(continued).filter(|earlier| *earlier != 0);
+                continued.map(|earlier| self.outputs.remove(&earlier));
                 let open = matches!(pending.then, Then::Begins { open: true });
                 let input = InputState { open, ..InputState::default() };
                 let progress = Progress { input, ..Progress::default() };
                 let output = self.output_of(key, progress);
-                Ok(Answered::Spawned(Spawned { key, pid, start_time, existed, output }))
+                Ok(Answered::Spawned(Spawned { key, pid, start_time, existed, continued, output }))
             }
             Some(Answer::Written(pb::Written { input, added })) => {
                 let input = input.unwrap_or_default().into();
@@ -264,13 +266,17 @@ impl Connection {
                 progress.ring = ring.or(progress.ring.take());
                 progress.next_seq = next_seq;
                 progress.input = input.unwrap_or_default().into();
-                progress.final_seq =
-                    exit.as_ref().map(|exit| exit.final_seq).or(progress.final_seq);
+                if let Some(exit) = &exit {
+                    progress.final_seq = Some(exit.final_seq);
+                    progress.status = Some(exit.status);
+                }
                 progress.drained = drained;
             });
         }
-        if let Some(pb::Held { id, run, pid, start_time, terminal }) = held {
-            self.adopted.push(Adopted { key, id, run, pid, start_time, terminal, exit, output });
+        if let Some(held) = held {
+            let pb::Held { id, run, pid, start_time, rows, cols } = held;
+            let size = protocol::size(rows, cols).ok();
+            self.adopted.push(Adopted { key, id, run, pid, start_time, size, exit, output });
             return Ok(());
         }
         if let Some(exit) = exit {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use super::KeeperError;
-use crate::process::InputState;
+use crate::process::{InputState, Status};
 use crate::transcript::{Batch, Reader, Ring};
 
 /// The state that the keeper last reported of a process.
@@ -19,15 +19,18 @@ pub struct Progress {
     pub input: InputState,
     /// It has exited; all it printed lies before this sequence number.
     pub final_seq: Option<u64>,
+    /// With this code or signal, from the report of its exit on.
+    pub status: Option<Status>,
     /// Nothing can write to its outputs any more.
     pub drained: bool,
 }
 
 impl std::fmt::Debug for Progress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Progress { ring, next_seq, input, final_seq, drained } = self;
+        let Progress { ring, next_seq, input, final_seq, status, drained } = self;
         write!(f, "Progress {{ ring: {}, next_seq: {next_seq}, ", ring.is_some())?;
-        write!(f, "input: {input:?}, final_seq: {final_seq:?}, drained: {drained} }}")
+        write!(f, "input: {input:?}, final_seq: {final_seq:?}, ")?;
+        write!(f, "status: {status:?}, drained: {drained} }}")
     }
 }
 

@@ -30,6 +30,7 @@ impl From<Launch> for pb::Spawn {
             ring_bytes,
             overflow,
             first_seq,
+            continues,
         } = launch;
         let variable = |(name, value): (Vec<u8>, Vec<u8>)| pb::Variable {
             name: name.into(),
@@ -52,6 +53,7 @@ impl From<Launch> for pb::Spawn {
             ring_bytes,
             overflow: pb::Overflow::from(overflow).into(),
             first_seq,
+            continues,
         }
     }
 }
@@ -75,6 +77,7 @@ impl TryFrom<pb::Spawn> for Launch {
             ring_bytes,
             overflow: _,
             first_seq,
+            continues,
         } = spawn;
         if !(MIN_CAPACITY..=MAX_CAPACITY).contains(&ring_bytes) {
             return Err(invalid(format!("a ring of {ring_bytes} bytes: 64 KiB to 1 GiB")));
@@ -102,6 +105,7 @@ impl TryFrom<pb::Spawn> for Launch {
             ring_bytes,
             overflow: overflow.into(),
             first_seq,
+            continues,
         })
     }
 }

@@ -184,7 +184,7 @@ impl State {
             Err(error) => return self.not_started(id, &error, now, then),
         };
         let Some(slot) = self.slots.get_mut(id) else { return };
-        let Spawned { key, pid, start_time, output, existed: _ } = spawned;
+        let Spawned { key, pid, start_time, output, existed: _, continued: _ } = spawned;
         slot.held = Some(Held { key, output });
         slot.started = Some(Started { pid, time: start_time, moment: now.moment });
         self.keys.insert(key, Arc::clone(id));

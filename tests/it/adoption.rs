@@ -47,7 +47,8 @@ async fn the_living_and_the_finished_are_found_as_they_were_and_the_released_are
     for (n, (launch, before)) in launches.iter().zip(&spawned).take(4).enumerate() {
         let held = find(&second, &launch.id);
         assert_eq!((held.key, held.run, held.pid), (before.key, n as u32 + 1, before.pid));
-        assert_eq!((held.start_time, held.terminal), (before.start_time, n == 2));
+        let size = (n == 2).then_some(Size { rows: 24, cols: 80 });
+        assert_eq!((held.start_time, held.size), (before.start_time, size));
         assert_eq!(held.exit, (n == 3).then(|| exit.clone()));
     }
     let input = |id: &str| find(&second, id).output.progress().input;
@@ -169,6 +170,31 @@ async fn a_terminal_is_as_usable_for_the_next_server() {
     assert_eq!(second.exit(spawned.key).await.status, Status::Code(0));
     let all = text(&read_from(&second.adopted[0].output, 1).await);
     assert_eq!(all, "ready\r\n24 80\r\nbye\r\n");
+}
+
+#[tokio::test]
+async fn a_terminal_is_found_with_the_size_that_it_has_whoever_set_it() {
+    let keeper = TestKeeper::start();
+    let mut server = keeper.connect().await;
+    let spawned =
+        server.sh("echo ready; read x; stty rows 7 cols 9; echo set; cat", TERMINAL).await;
+    read_until(&spawned, "ready").await;
+    soon(server.keeper.resize(spawned.key, Size { rows: 30, cols: 90 })).await.unwrap();
+    drop(server);
+    let server = keeper.connect().await;
+    assert_eq!(server.adopted[0].size, Some(Size { rows: 30, cols: 90 }));
+    soon(server.keeper.write(spawned.key, typed("\n"))).await.unwrap();
+    let (mut follower, mut shown) = (server.adopted[0].output.follow(1), String::new());
+    while !shown.contains("set\r\n") {
+        shown += &text(&soon(follower.next(1 << 20)).await.unwrap().unwrap().chunks);
+    }
+    drop(server);
+    let mut server = keeper.connect().await;
+    assert_eq!(server.adopted[0].size, Some(Size { rows: 7, cols: 9 }));
+    soon(server.keeper.close(spawned.key)).await.unwrap();
+    server.exit(spawned.key).await;
+    drop(server);
+    assert_eq!(keeper.connect().await.adopted[0].size, None, "a terminal that has ended");
 }
 
 #[tokio::test]

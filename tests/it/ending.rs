@@ -29,6 +29,27 @@ async fn every_exit_code_is_told_as_it_was() {
 }
 
 #[tokio::test]
+async fn whoever_follows_the_output_learns_the_status_with_the_end_and_so_does_the_next_server() {
+    let keeper = TestKeeper::start();
+    let mut server = keeper.connect().await;
+    let mut ended = Vec::new();
+    for (line, status) in [("cat; exit 7", Status::Code(7)), ("cat; kill -9 $$", Status::Signal(9))]
+    {
+        let spawned = server.sh(line, STDIN).await;
+        assert_eq!(spawned.output.progress().status, None);
+        soon(server.keeper.close(spawned.key)).await.unwrap();
+        let mut output = spawned.output.clone();
+        let over = soon(output.wait_until(|progress| progress.final_seq.is_some())).await.unwrap();
+        assert_eq!(over.status, Some(status));
+        ended.push((spawned.key, Some(status)));
+    }
+    drop(server);
+    let server = keeper.connect().await;
+    let adopted = server.adopted.iter().map(|held| (held.key, held.output.progress().status));
+    assert_eq!(adopted.collect::<Vec<_>>(), ended);
+}
+
+#[tokio::test]
 async fn every_signal_that_ends_is_told_as_it_was() {
     let harmless = [
         libc::SIGCHLD,

@@ -9,6 +9,7 @@ mod adoption;
 mod capture;
 mod child_state;
 mod clock;
+mod continuing;
 mod ending;
 mod exhaustion;
 mod input;

@@ -92,9 +92,10 @@ pub(super) fn run(order: &Order<'_>) -> Failure {
     let prepared = take_descriptors(order.plan)
         .map_err(errno(Step::Descriptors))
         .and_then(|()| take_session(order.plan).map_err(errno(Step::Session)))
+        // Before the limits, which may forbid to open one more file.
+        .and_then(|()| adjust_oom(order).map_err(errno(Step::OomScore)))
         .and_then(|()| limit(order).map_err(errno(Step::Limit)))
         .and_then(|()| renice(order.program).map_err(errno(Step::Nice)))
-        .and_then(|()| adjust_oom(order).map_err(errno(Step::OomScore)))
         .and_then(|()| become_user(order.program).map_err(errno(Step::User)))
         .and_then(|()| follow_keeper(order).map_err(errno(Step::Clone)))
         .and_then(|()| enter_directory(order.program).map_err(errno(Step::Directory)))
