@@ -7,6 +7,7 @@
 pub mod from_proto;
 pub mod to_proto;
 
+mod attach;
 mod clip;
 mod follow;
 pub mod framework;
@@ -15,7 +16,9 @@ mod input;
 mod lifecycle;
 mod output;
 mod records;
+mod screen;
 pub mod service;
+mod sleep;
 mod status;
 #[cfg(test)]
 mod tests;

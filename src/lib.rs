@@ -7,6 +7,7 @@
 compile_error!("procyard runs on Linux: it is built on pidfds, memfds and subreapers");
 
 pub mod process;
+pub mod terminal;
 pub mod transcript;
 
 pub mod protocol;

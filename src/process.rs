@@ -5,19 +5,27 @@
 //! server; the files below are the server's. Knows neither the protocol between them nor any
 //! system call.
 
+pub mod keys;
 pub mod lifecycle;
 pub mod record;
+pub mod restart;
 pub mod selector;
 pub mod signal;
 pub mod spec;
+pub mod structured;
 pub mod wait;
 
 use serde::{Deserialize, Serialize};
 
+pub use keys::{Key, Keyboard};
 pub use lifecycle::{Kind, Life, Moment};
-pub use record::{Cause, End, Outcome, Phase, Printed, Record, Started, State};
+pub use record::{Cause, End, Outcome, Phase, Printed, Record, Started, State, StructuredOutput};
+pub use restart::Restarts;
 pub use selector::{AnyOf, Selector};
-pub use spec::{Environment, Program, Script, Spec, Stop, Streams};
+pub use spec::{
+    Environment, Limits, Mode, Policy, Probe, Program, Readiness, Restart, Script, Service, Spec,
+    Stop, Streams,
+};
 pub use wait::{Until, WaitFor};
 
 /// How a process is to be started: everything resolved, nothing left to decide.

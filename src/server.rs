@@ -23,7 +23,7 @@ use crate::grpc::info::About;
 use crate::grpc::service::Service;
 use crate::keeper_client::Keeper;
 use crate::store::{Limits, Loaded, StateDir, Store};
-use crate::supervisor::{FromKeeper, Keep, Stage, Supervisor};
+use crate::supervisor::{Capacity, FromKeeper, Keep, Stage, Supervisor};
 use connections::Door;
 
 /// How long connections may take to end once every process has. With the longest grace of a
@@ -39,6 +39,8 @@ pub struct Options {
     pub keep: Keep,
     /// Events that are kept at most.
     pub max_events: u64,
+    /// How many may run at a time.
+    pub capacity: Capacity,
 }
 
 /// Serves until the keeper says that it is time to stop, or is gone.
@@ -81,11 +83,13 @@ async fn serve(
         max_message_bytes: MESSAGE_LIMIT,
         max_finished: options.keep.count,
         max_events: options.max_events,
+        max_running: options.capacity.all,
         began: (SystemTime::now(), Instant::now()),
     };
     let from_keeper = FromKeeper { keeper, reports, held };
+    let (keep, capacity) = (options.keep, options.capacity.clone());
     let supervisor =
-        Supervisor::begin(from_keeper, store, loaded, options.keep, &options.state_dir).await;
+        Supervisor::begin(from_keeper, store, loaded, keep, capacity, &options.state_dir).await;
     let mut stage = supervisor.stage();
     let services = services::assemble(Service::new(supervisor, about)).await?;
     let door = Door::new(listeners)?;

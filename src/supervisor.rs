@@ -12,34 +12,46 @@
 
 mod actor;
 mod effects;
+mod errands;
 mod error;
 mod launch;
+mod limits;
 mod observe;
+mod outputs;
+mod queue;
+mod readiness;
 mod recovery;
 mod registry;
+mod replay;
 mod retention;
 mod state;
+mod viewing;
 
 use std::path::Path;
 use std::sync::Arc;
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use crate::events::EventLog;
 use crate::keeper_client::{Adopted, Keeper, KeeperError, Reports, Write, Written};
-use crate::process::{Refused, Size, Spec};
+use crate::process::{Refused, Selector, Size, Spec, State};
 use crate::store::{Loaded, Store};
-use actor::{Actor, Queue, now};
+use actor::{Actor, Queue, READERS, now};
 use launch::Ground;
-use state::{Call, Starter, State};
+use state::{Call, Starter};
 
 pub use actor::Stage;
 pub use effects::{Begun, Killed};
 pub use error::{BadField, Error};
+pub use limits::ENFORCEABLE as ENFORCEABLE_LIMITS;
 pub use observe::{Observer, QuietFrom, Waited, figures};
+pub use queue::{Capacity, Place};
+pub use readiness::{Candidate, ready};
 pub use registry::{Counts, Entry, Held, Page, Registry, Seen};
+pub use replay::Typist;
 pub use retention::Keep;
 pub use state::StopOrder;
+pub use viewing::{LiveView, Shown, Sight};
 
 /// Calls on their way to the actor. More callers than this wait for their place: each of them
 /// is waiting for an answer anyway.
@@ -73,14 +85,16 @@ impl Supervisor {
         store: Store,
         loaded: Loaded,
         keep: Keep,
+        capacity: Capacity,
         state_dir: &Path,
     ) -> Supervisor {
         let FromKeeper { keeper, reports, held } = from_keeper;
         let Loaded { records, next_event, next_birth, tail, instance_id: _ } = loaded;
         let ground = Arc::new(Ground::new(state_dir));
         ground.sweep_scripts(&records);
-        let mut state = State::new(keep, next_birth, next_event);
-        let queue = Queue::new(state.recover(records, held, now()));
+        let mut state = state::State::new(keep, capacity, next_birth, next_event);
+        let outputs = ground.outputs.take_over(&records, &held);
+        let queue = Queue::new(state.recover(records, held, outputs, now()));
         let registry = Arc::new(Registry::default());
         let events = Arc::new(EventLog::new(next_event - 1, tail));
         let (calls, receiver) = mpsc::channel(CALLS);
@@ -93,6 +107,7 @@ impl Supervisor {
             registry: Arc::clone(&registry),
             events: Arc::clone(&events),
             ground,
+            readers: Arc::new(Semaphore::new(READERS)),
             calls: receiver,
             stage,
             queue,
@@ -114,6 +129,7 @@ impl Supervisor {
         spec: Spec,
         patient: bool,
     ) -> Result<Begun, Error> {
+        limits::check(&spec.limits)?;
         let spec = Box::new(spec);
         self.call(|reply| Call::Start {
             id,
@@ -126,6 +142,30 @@ impl Supervisor {
     /// Ends the tree of a process; answered when all of it is gone.
     pub async fn kill(&self, id: String, stop: StopOrder) -> Result<Killed, Error> {
         self.call(|reply| Call::Kill { id, stop, reply }).await
+    }
+
+    /// Ends all live processes that a selector matches; answered when all of them are gone.
+    pub async fn kill_all(
+        &self,
+        selector: Selector,
+        stop: StopOrder,
+    ) -> Result<Vec<Killed>, Error> {
+        let answers = self.call(|reply| Call::KillAll { selector, stop, reply }).await?;
+        let mut killed = Vec::new();
+        for answer in answers {
+            match answer.await.map_err(|_| Error::ShuttingDown)? {
+                // Freed meanwhile by someone else.
+                Err(Error::NotFound(_)) => {}
+                answer => killed.push(answer?),
+            }
+        }
+        Ok(killed)
+    }
+
+    /// Runs a finished process again; answered when that is recorded. With `force` what it left is
+    /// cleared.
+    pub async fn run(&self, id: String, force: bool) -> Result<Begun, Error> {
+        self.call(|reply| Call::Run { id, force, reply }).await
     }
 
     /// Frees a process; with `force`, ends it first.
@@ -186,10 +226,20 @@ impl Supervisor {
         })
     }
 
-    /// Sets the size of a terminal.
-    pub async fn resize(&self, entry: &Entry, size: Size) -> Result<(), Error> {
+    /// Sets the size of a terminal. What is printed from here on is drawn at that size, as far as
+    /// can be told: the little that was under way is drawn anew by who is told of the size.
+    pub async fn resize(&self, entry: &Arc<Entry>, size: Size) -> Result<(), Error> {
         let (held, id) = self.held(entry).await?;
-        let resized = self.keeper.resize(held.key, size).await;
+        let (keeper, entry) = (self.keeper.clone(), Arc::clone(entry));
+        // A caller who leaves must not leave a size behind that nobody knows of.
+        let resizing = tokio::spawn(async move {
+            let _turn = entry.resizing.lock().await;
+            let seq = held.output.progress().ring.map_or(0, |ring| ring.figures().next_seq);
+            keeper.resize(held.key, size).await?;
+            entry.resized(seq, size);
+            Ok(())
+        });
+        let resized = resizing.await.map_err(|_| Error::ShuttingDown)?;
         resized.map_err(|error| Error::from_keeper(&id, error))
     }
 
@@ -202,20 +252,33 @@ impl Supervisor {
 
     /// Lets a transcript that blocks forget all chunks up to `seq`.
     pub async fn acknowledge(&self, entry: &Entry, seq: u64) -> Result<(), Error> {
-        let Some(held) = entry.seen().held else { return Ok(()) };
-        let acknowledged = self.keeper.acknowledge(held.key, seq).await;
-        acknowledged.map_err(|error| Error::from_keeper(&entry.seen().record.id, error))
+        let mut watch = entry.watch();
+        loop {
+            let Some(Held { key, .. }) = watch.borrow_and_update().held else { return Ok(()) };
+            match self.keeper.acknowledge(key, seq).await {
+                // Its transcript has gone on under another number, which is about to be known.
+                Err(KeeperError::Refused(Refused::UnknownProcess)) => {
+                    let other = |seen: &Seen| seen.removed || !seen.is_held_as(key);
+                    watch.wait_for(other).await.map_err(|_| Error::ShuttingDown)?;
+                }
+                done => {
+                    let id = Arc::clone(&watch.borrow().record.id);
+                    return done.map_err(|error| Error::from_keeper(&id, error));
+                }
+            }
+        }
     }
 
     /// The way to a process that runs. One that is being started is waited for.
     async fn held(&self, entry: &Entry) -> Result<(Held, Arc<str>), Error> {
         let mut watch = entry.watch();
-        let decided =
-            |seen: &Seen| seen.held.is_some() || seen.removed || seen.record.end().is_some();
+        let decided = |seen: &Seen| seen.removed || seen.record.state() != State::Starting;
         let seen = watch.wait_for(decided).await.map_err(|_| Error::ShuttingDown)?;
         let id = Arc::clone(&seen.record.id);
         match &seen.held {
-            Some(held) if seen.record.end().is_none() => Ok((held.clone(), id)),
+            Some(held) if !seen.removed && seen.record.last_end().is_none() => {
+                Ok((held.clone(), id))
+            }
             _ if seen.removed => Err(Error::NotFound(id.to_string())),
             _ => Err(Error::NotRunning(id.to_string())),
         }

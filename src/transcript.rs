@@ -13,7 +13,7 @@ use bytes::Bytes;
 pub use matcher::{Match, Matcher};
 pub use reader::{Batch, Reader};
 pub use ring::Ring;
-pub use view::View;
+pub use view::{Answer, Grep, Omitted, View, Viewer};
 
 /// Where a chunk came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -57,7 +57,7 @@ async fn every_byte(client: &Client, child: &str, bytes: u64) -> Result<f64> {
 
 /// Tells the service that all up to a chunk was read, and reads next to nothing.
 async fn acknowledge(mut client: Client, id: String, seq: u64) -> Result<()> {
-    let view = Some(pb::View { max_bytes: 1 });
+    let view = Some(pb::View { max_bytes: 1, ..Default::default() });
     let (since_seq, ack_seq) = (Some(seq + 1), seq);
     client
         .read(pb::ReadRequest { id, since_seq, view, ack_seq, ..pb::ReadRequest::default() })

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::server;
-use crate::supervisor::Keep;
+use crate::supervisor::{Capacity, Keep};
 use crate::telemetry::Format;
 
 /// What the supervisor keeps, and where.
@@ -27,6 +27,14 @@ pub(super) struct Options {
     /// Events that are kept at most.
     #[arg(long, value_name = "N", env = "PROCYARD_KEEP_EVENTS", default_value_t = 100_000)]
     keep_events: u64,
+    /// Processes that may run at a time; others wait in their queue, or are refused if they have
+    /// none. The default is no bound.
+    #[arg(long, value_name = "N", env = "PROCYARD_MAX_RUNNING", value_parser = at_least_one)]
+    max_running: Option<usize>,
+    /// How many of a queue may run at a time: 1 of a queue that is not named. Repeatable; in the
+    /// environment separated by commas.
+    #[arg(long, value_name = "NAME=N", env = "PROCYARD_QUEUE", value_delimiter = ',', value_parser = queue)]
+    queue: Vec<(String, usize)>,
     /// How logs are written.
     #[arg(long, value_name = "FORMAT", env = "PROCYARD_LOG_FORMAT", default_value = "text")]
     pub(super) log_format: Format,
@@ -48,13 +56,25 @@ impl Options {
                 bytes: self.keep_mib.saturating_mul(1 << 20),
             },
             max_events: self.keep_events,
+            capacity: Capacity {
+                all: self.max_running,
+                queues: self.queue.iter().cloned().collect(),
+            },
         }
     }
 
     /// The same as arguments.
     pub(super) fn to_args(&self) -> Vec<OsString> {
-        let Options { state_dir: _, keep_finished, keep_hours, keep_mib, keep_events, log_format } =
-            self;
+        let Options {
+            state_dir: _,
+            keep_finished,
+            keep_hours,
+            keep_mib,
+            keep_events,
+            max_running,
+            queue,
+            log_format,
+        } = self;
         let numbers = [
             ("--keep-finished", keep_finished.to_string()),
             ("--keep-hours", keep_hours.to_string()),
@@ -62,10 +82,26 @@ impl Options {
             ("--keep-events", keep_events.to_string()),
             ("--log-format", log_format.to_string()),
         ];
+        let max_running = max_running.map(|most| ("--max-running", most.to_string()));
+        let queues = queue.iter().map(|(name, size)| ("--queue", format!("{name}={size}")));
         let mut args = vec!["--state-dir".into(), self.state_dir().into_os_string()];
-        args.extend(numbers.into_iter().flat_map(|(name, value)| [name.into(), value.into()]));
+        let numbers = numbers.into_iter().chain(max_running).chain(queues);
+        args.extend(numbers.flat_map(|(name, value)| [name.into(), value.into()]));
         args
     }
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| *number > 0);
+    number.ok_or_else(|| "a number from 1 on".into())
+}
+
+fn queue(text: &str) -> Result<(String, usize), String> {
+    let (name, size) = text.rsplit_once('=').ok_or("a name and a number, as builds=2")?;
+    if name.is_empty() {
+        return Err("a name and a number, as builds=2".into());
+    }
+    Ok((name.to_owned(), at_least_one(size)?))
 }
 
 fn usual_state_dir() -> PathBuf {

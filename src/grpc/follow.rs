@@ -1,7 +1,8 @@
 //! Follow: a transcript, live, until its end.
 //!
 //! A follower is a place in a ring and nothing else: it reads when the connection has room for
-//! more, so that one who stops reading holds one batch and keeps nobody waiting.
+//! more, so that one who stops reading holds one batch, and the line that its view is at, and
+//! keeps nobody waiting.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,23 +15,22 @@ use tonic::Status;
 use super::from_proto::FollowOrder;
 use super::pb::follow_response::Message;
 use super::{pb, to_proto};
-use crate::process::AnyOf;
-use crate::supervisor::{Error, Observer, Supervisor};
-use crate::transcript::{self, Batch, Chunk, Gap};
+use crate::supervisor::{Error, LiveView, Observer, Sight, Supervisor};
 
 /// Bytes that are read from the ring in one go: what a stopped follower holds.
 const BATCH: usize = 64 << 10;
 
-/// Where a follower is.
-struct Following {
+/// Where a follower is, or someone who is attached.
+pub(super) struct Following {
     observer: Observer,
-    streams: AnyOf<transcript::Stream>,
+    view: LiveView,
     heartbeat: Duration,
     /// When a heartbeat is due, unless there is news before.
     heartbeat_at: Instant,
-    /// Read, and on their way out: a gap, then chunks.
-    gap: Option<Gap>,
-    chunks: VecDeque<Chunk>,
+    /// Read, and on their way out.
+    sights: VecDeque<Sight>,
+    /// All was read.
+    complete: bool,
     over: bool,
 }
 
@@ -38,21 +38,14 @@ pub(super) async fn follow(
     supervisor: &Supervisor,
     order: FollowOrder,
 ) -> Result<impl Stream<Item = Result<pb::FollowResponse, Status>> + Send + use<>, Error> {
-    let FollowOrder { id, since_seq, streams, ack_seq, heartbeat } = order;
+    let FollowOrder { id, since_seq, streams, ack_seq, view, heartbeat } = order;
     let entry = supervisor.find(&id)?;
     let observer = supervisor.observe(entry.clone(), since_seq)?;
     if let Some(seq) = ack_seq {
         supervisor.acknowledge(&entry, seq).await?;
     }
-    let following = Following {
-        observer,
-        streams,
-        heartbeat,
-        heartbeat_at: Instant::now() + heartbeat,
-        gap: None,
-        chunks: VecDeque::new(),
-        over: false,
-    };
+    let view = LiveView::begin(&observer, view, streams).await?;
+    let following = Following::new(observer, view, heartbeat);
     Ok(stream::unfold(following, |mut following| async {
         let next = following.next().await?;
         let answer = next.map(|message| pb::FollowResponse { message: Some(message) });
@@ -61,8 +54,21 @@ pub(super) async fn follow(
 }
 
 impl Following {
-    /// The next message; none: the end was told.
-    async fn next(&mut self) -> Option<Result<Message, Error>> {
+    pub(super) fn new(observer: Observer, view: LiveView, heartbeat: Duration) -> Following {
+        Following {
+            observer,
+            view,
+            heartbeat,
+            heartbeat_at: Instant::now() + heartbeat,
+            sights: VecDeque::new(),
+            complete: false,
+            over: false,
+        }
+    }
+
+    /// The next message; none: the end was told. Whoever stops waiting for it misses none, if all
+    /// is shown: a view that chooses may be looking at what was read.
+    pub(super) async fn next(&mut self) -> Option<Result<Message, Error>> {
         if self.over {
             return None;
         }
@@ -75,26 +81,30 @@ impl Following {
 
     async fn news(&mut self) -> Result<Message, Error> {
         loop {
-            if let Some(gap) = self.gap.take() {
-                return Ok(Message::Gap(to_proto::gap(gap)));
+            match self.sights.pop_front() {
+                Some(Sight::Gap(gap)) => return Ok(Message::Gap(to_proto::gap(gap))),
+                Some(Sight::Chunk(chunk)) => return Ok(Message::Chunk(to_proto::chunk(chunk))),
+                None => {}
             }
-            if let Some(chunk) = self.chunks.pop_front() {
-                return Ok(Message::Chunk(to_proto::chunk(chunk)));
+            if self.complete {
+                let process = Some(to_proto::seen(&self.observer.seen()));
+                let omitted = self.view.omitted().map(to_proto::omitted);
+                return Ok(Message::End(pb::End { process, omitted }));
             }
-            if self.read() {
-                let shown = self.gap.is_some() || !self.chunks.is_empty();
-                if !shown && self.heartbeat_at <= Instant::now() {
+            if self.read().await? {
+                if self.sights.is_empty() && self.heartbeat_at <= Instant::now() {
                     return Ok(self.sign_of_life());
                 }
-                if !shown {
-                    // All of it was of other streams, maybe a flood: others have their turn.
+                if self.sights.is_empty() {
+                    // All of it was filtered out, maybe a flood: others have their turn.
                     tokio::task::yield_now().await;
                 }
                 continue;
             }
             if self.observer.is_complete() {
-                let process = Some(to_proto::seen(&self.observer.seen()));
-                return Ok(Message::End(pb::End { process }));
+                self.complete = true;
+                self.sights = self.view.end().await?.into();
+                continue;
             }
             tokio::select! {
                 biased;
@@ -105,17 +115,16 @@ impl Following {
     }
 
     fn sign_of_life(&self) -> Message {
-        Message::Heartbeat(to_proto::heartbeat(self.observer.next_seq()))
+        let seq = self.view.resumes_at(self.observer.next_seq());
+        Message::Heartbeat(to_proto::heartbeat(seq))
     }
 
     /// Takes what is there. False: nothing was.
-    fn read(&mut self) -> bool {
-        let Batch { gap, chunks } = self.observer.read(BATCH);
-        let something = gap.is_some() || !chunks.is_empty();
-        self.gap = gap;
+    async fn read(&mut self) -> Result<bool, Error> {
+        let batch = self.observer.read(BATCH);
+        let something = batch.gap.is_some() || !batch.chunks.is_empty();
         // A new buffer each time: one who waits for news holds none.
-        let wanted = chunks.into_iter().filter(|chunk| self.streams.contains(chunk.stream));
-        self.chunks = wanted.collect();
-        something
+        self.sights = self.view.see(batch, self.observer.next_seq()).await?.into();
+        Ok(something || !self.sights.is_empty())
     }
 }

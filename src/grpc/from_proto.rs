@@ -6,10 +6,12 @@
 //! first (`problems`). Looks at nothing but the request: whether a directory exists, or a
 //! process, is not found out here.
 
+mod attach;
 mod environment;
 mod events;
 mod input;
 mod lifecycle;
+mod limits;
 mod pattern;
 mod problems;
 mod program;
@@ -17,11 +19,14 @@ mod records;
 mod spec;
 mod transcript;
 mod values;
+mod view;
 mod wait;
+mod work;
 
-pub use events::WatchOrder;
-pub use input::{ResizeOrder, SignalOrder, WriteOrder};
-pub use lifecycle::{DeleteOrder, KillOrder, StartOrder};
+pub use attach::{AttachMessage, AttachOrder};
+pub use events::{SleepOrder, WatchOrder};
+pub use input::{ResizeOrder, ScreenOrder, SignalOrder, Typed, WriteOrder};
+pub use lifecycle::{DeleteOrder, KillOrder, KillTarget, RunOrder, StartOrder};
 pub use records::{GetOrder, ListOrder, page_token};
 pub use transcript::{FollowOrder, ReadOrder};
 pub use wait::WaitOrder;

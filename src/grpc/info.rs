@@ -4,7 +4,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::{pb, to_proto};
 use crate::process::KillDomain;
-use crate::supervisor::{Counts, Supervisor};
+use crate::supervisor::{Counts, ENFORCEABLE_LIMITS, Supervisor};
 use crate::transcript::ring;
 
 /// What a server says of itself.
@@ -19,13 +19,15 @@ pub struct About {
     pub max_finished: usize,
     /// Events that are kept at most.
     pub max_events: u64,
+    /// Processes that may run at a time; none: no bound is set.
+    pub max_running: Option<usize>,
     /// When it began to serve.
     pub began: (SystemTime, Instant),
 }
 
 impl About {
     pub(super) fn answer(&self, supervisor: &Supervisor) -> pb::GetServerInfoResponse {
-        let Counts { live, finished } = supervisor.registry().counts();
+        let Counts { live, queued, finished } = supervisor.registry().counts();
         let (wall, monotonic) = self.began;
         let since_1970 = wall.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let nanos = u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX);
@@ -41,11 +43,14 @@ impl About {
                 max_pending_input_bytes: crate::process::MAX_PENDING_INPUT,
                 max_finished: self.max_finished as u64,
                 max_events: self.max_events,
+                max_running: self.max_running.unwrap_or(0) as u64,
+                limits: ENFORCEABLE_LIMITS.map(String::from).into(),
             }),
             counts: Some(pb::Counts {
                 live: live as u64,
                 finished: finished as u64,
                 latest_event: supervisor.events().last_seq(),
+                queued: queued as u64,
             }),
         }
     }

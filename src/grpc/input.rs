@@ -2,11 +2,11 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::from_proto::{ResizeOrder, SignalOrder, WriteOrder};
+use super::from_proto::{ResizeOrder, SignalOrder, Typed, WriteOrder};
 use super::{output, pb, to_proto};
 use crate::keeper_client::Write;
 use crate::process::Streams;
-use crate::supervisor::{Error, QuietFrom, Supervisor};
+use crate::supervisor::{Error, QuietFrom, Supervisor, Typist};
 use crate::transcript::View;
 
 pub(super) async fn write(
@@ -21,7 +21,8 @@ pub(super) async fn write(
     let (mut written, mut accepted) = (0, entry.seen().progress().map_or(0, |p| p.input.accepted));
     if !only_looks {
         let terminal = matches!(entry.seen().record.spec.streams, Streams::Terminal { .. });
-        let data = with_enter(input, enter, terminal);
+        let mut typist = Typist::new(supervisor.clone(), entry.clone());
+        let data = with_enter(bytes(&mut typist, input).await?, enter, terminal);
         let taken = supervisor.write(&entry, Write { offset, data, eof }).await?;
         (written, accepted) = (taken.added, taken.input.accepted);
         match offset {
@@ -36,7 +37,7 @@ pub(super) async fn write(
         waited = Some(observer.wait(wait, QuietFrom::Now).await?);
     }
     let view = view.or(wait.map(|_| View::default()));
-    let shown = output::show(supervisor.observe(entry, Some(since))?, view);
+    let shown = output::show(supervisor.observe(entry, Some(since))?, view).await?;
     Ok(pb::WriteStdinResponse {
         bytes_written: written,
         accepted_bytes: accepted,
@@ -45,7 +46,16 @@ pub(super) async fn write(
         wait: waited.map(to_proto::waited),
         state: pb::State::from(shown.seen.record.state()).into(),
         process: Some(to_proto::seen(&shown.seen)),
+        omitted: shown.omitted,
     })
+}
+
+/// What is typed, as the process gets it.
+pub(super) async fn bytes(typist: &mut Typist, input: Typed) -> Result<Bytes, Error> {
+    match input {
+        Typed::Bytes(bytes) => Ok(bytes),
+        Typed::Keys(keys) => typist.press(&keys).await,
+    }
 }
 
 /// The Enter key is another byte on a terminal than on a pipe.

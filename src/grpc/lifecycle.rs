@@ -1,6 +1,9 @@
-//! Start, Kill and Delete.
+//! Start, Kill, Run and Delete.
 
-use super::from_proto::{DeleteOrder, KillOrder, StartOrder};
+use prost::Message;
+
+use super::from_proto::{DeleteOrder, KillOrder, KillTarget, RunOrder, StartOrder};
+use super::records::MOST_BYTES;
 use super::{output, pb, to_proto};
 use crate::process::Until;
 use crate::supervisor::{Begun, Error, Killed, QuietFrom, StopOrder, Supervisor};
@@ -20,13 +23,14 @@ pub(super) async fn start(
     }
     let view = view.or(wait.map(|_| View::default()));
     let observer = supervisor.observe(entry, None)?;
-    let shown = output::show(observer, view);
+    let shown = output::show(observer, view).await?;
     Ok(pb::StartResponse {
         process: Some(to_proto::seen(&shown.seen)),
         chunks: shown.chunks,
         cursor: Some(shown.cursor),
         wait: waited.map(to_proto::waited),
         existed,
+        omitted: shown.omitted,
     })
 }
 
@@ -34,12 +38,48 @@ pub(super) async fn kill(
     supervisor: &Supervisor,
     order: KillOrder,
 ) -> Result<pb::KillResponse, Error> {
-    let KillOrder { id, signal, grace, force } = order;
-    let Killed { seen, reached } = supervisor.kill(id, StopOrder { signal, grace, force }).await?;
-    Ok(pb::KillResponse {
-        processes: vec![to_proto::seen(&seen)],
-        killed: reached.iter().map(to_proto::descendant).collect(),
-    })
+    let KillOrder { target, signal, grace, force } = order;
+    let stop = StopOrder { signal, grace, force };
+    match target {
+        KillTarget::Id(id) => {
+            let Killed { seen, reached } = supervisor.kill(id, stop).await?;
+            Ok(pb::KillResponse {
+                processes: vec![to_proto::seen(&seen)],
+                killed: reached.iter().map(to_proto::descendant).collect(),
+                not_listed: 0,
+            })
+        }
+        KillTarget::Selector(selector) => {
+            Ok(all_killed(&supervisor.kill_all(selector, stop).await?))
+        }
+    }
+}
+
+/// Of many processes that were killed, as many as fit into one answer.
+fn all_killed(killed: &[Killed]) -> pb::KillResponse {
+    let mut answer = pb::KillResponse::default();
+    let mut bytes = 0;
+    for Killed { seen, reached } in killed {
+        let process = to_proto::seen(&seen.brief());
+        let reached: Vec<_> = reached.iter().map(to_proto::descendant).collect();
+        bytes += process.encoded_len() + reached.iter().map(Message::encoded_len).sum::<usize>();
+        if bytes > MOST_BYTES {
+            answer.not_listed += 1;
+            continue;
+        }
+        answer.processes.push(process);
+        answer.killed.extend(reached);
+    }
+    answer
+}
+
+pub(super) async fn run(
+    supervisor: &Supervisor,
+    order: RunOrder,
+) -> Result<pb::RunResponse, Error> {
+    let RunOrder { id, force } = order;
+    let Begun { entry, existed: _ } = supervisor.run(id, force).await?;
+    Ok(pb::RunResponse { process: Some(to_proto::seen(&entry.seen())) })
 }
 
 pub(super) async fn delete(

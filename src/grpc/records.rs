@@ -7,7 +7,7 @@ use super::{pb, to_proto};
 use crate::supervisor::{Error, Page, Seen, Supervisor};
 
 /// Bytes of records in one answer: below the 4 MiB that clients take unless told otherwise.
-const MOST_BYTES: usize = 3 << 20;
+pub(super) const MOST_BYTES: usize = 3 << 20;
 
 pub(super) fn get(supervisor: &Supervisor, order: GetOrder) -> Result<pb::GetResponse, Error> {
     let GetOrder { id } = order;

@@ -9,7 +9,7 @@ use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
 use super::pb::process_service_server::ProcessService;
-use super::{follow, info, input, lifecycle, output, pb, records, watch};
+use super::{attach, follow, info, input, lifecycle, output, pb, records, screen, sleep, watch};
 use crate::supervisor::Supervisor;
 
 /// The API over the supervisor.
@@ -32,6 +32,8 @@ type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 impl ProcessService for Service {
     type FollowStream = Answers<pb::FollowResponse>;
     type WatchStream = Answers<pb::WatchResponse>;
+    type AttachStream = Answers<pb::AttachResponse>;
+    type SleepStream = Answers<pb::SleepResponse>;
 
     async fn start(
         &self,
@@ -113,6 +115,14 @@ impl ProcessService for Service {
         Ok(Response::new(lifecycle::kill(&self.supervisor, order).await?))
     }
 
+    async fn run(
+        &self,
+        request: Request<pb::RunRequest>,
+    ) -> Result<Response<pb::RunResponse>, Status> {
+        let order = request.into_inner().try_into()?;
+        Ok(Response::new(lifecycle::run(&self.supervisor, order).await?))
+    }
+
     async fn delete(
         &self,
         request: Request<pb::DeleteRequest>,
@@ -127,6 +137,29 @@ impl ProcessService for Service {
     ) -> Result<Response<Self::WatchStream>, Status> {
         let order = request.into_inner().try_into()?;
         Ok(Response::new(Box::pin(watch::watch(&self.supervisor, order)?)))
+    }
+
+    async fn attach(
+        &self,
+        request: Request<tonic::Streaming<pb::AttachRequest>>,
+    ) -> Result<Response<Self::AttachStream>, Status> {
+        Ok(Response::new(Box::pin(attach::attach(self.supervisor.clone(), request.into_inner()))))
+    }
+
+    async fn screen(
+        &self,
+        request: Request<pb::ScreenRequest>,
+    ) -> Result<Response<pb::ScreenResponse>, Status> {
+        let order = request.into_inner().try_into()?;
+        Ok(Response::new(screen::screen(&self.supervisor, order).await?))
+    }
+
+    async fn sleep(
+        &self,
+        request: Request<pb::SleepRequest>,
+    ) -> Result<Response<Self::SleepStream>, Status> {
+        let order = request.into_inner().try_into()?;
+        Ok(Response::new(Box::pin(sleep::sleep(&self.supervisor, order))))
     }
 
     async fn get_server_info(

@@ -57,11 +57,20 @@ fn verdict(error: &Error) -> Verdict {
         Error::Invalid(_) => Verdict::new(Code::InvalidArgument, "INVALID_FIELD"),
         Error::NotFound(id) => Verdict::new(Code::NotFound, "PROCESS_NOT_FOUND").with("id", id),
         Error::IdConflict(id) => Verdict::new(Code::AlreadyExists, "ID_CONFLICT").with("id", id),
+        Error::ServiceRunning { service, id } => {
+            let verdict = Verdict::new(Code::AlreadyExists, "SERVICE_RUNNING");
+            verdict.with("service", service).with("id", id)
+        }
+        Error::ScreenTooCostly => Verdict::new(Code::ResourceExhausted, "SCREEN_TOO_COSTLY"),
+        Error::HasOutput(id) => precondition("HAS_OUTPUT").with("id", id),
         Error::SpawnFailed { step, errno, path } => {
             system(precondition("SPAWN_FAILED"), step, *errno).with("path", path)
         }
         Error::UserNotAllowed { step, errno } => {
             system(Verdict::new(Code::PermissionDenied, "USER_NOT_ALLOWED"), step, *errno)
+        }
+        Error::LimitUnsupported(limits) => {
+            precondition("LIMIT_UNSUPPORTED").with("limits", limits.join(","))
         }
         Error::NotRunning(id) => precondition("NOT_RUNNING").with("id", id),
         Error::StillRunning(id) => precondition("STILL_RUNNING").with("id", id),

@@ -10,8 +10,9 @@ use prost::Message;
 use tonic::Status;
 
 use super::from_proto::{
-    DeleteOrder, FollowOrder, GetOrder, KillOrder, ListOrder, ReadOrder, ResizeOrder, SignalOrder,
-    StartOrder, WaitOrder, WatchOrder, WriteOrder, refused,
+    AttachMessage, DeleteOrder, FollowOrder, GetOrder, KillOrder, ListOrder, ReadOrder,
+    ResizeOrder, RunOrder, ScreenOrder, SignalOrder, StartOrder, WaitOrder, WatchOrder, WriteOrder,
+    refused,
 };
 use super::status::tests::header_bytes;
 use super::{pb, to_proto};
@@ -79,7 +80,8 @@ fn taken() -> impl Strategy<Value = pb::Spec> {
     let parts = (program(), option::of(io()), texts, option::of(environment), pairs(64));
     let rest =
         (option::of(span(86_400)), option::of(stop), option::of(user), 65_536..1u64 << 30, 0..3);
-    (parts, rest).prop_map(|((program, io, texts, env, labels), rest)| {
+    let work = (0..4, option::of(readiness()), option::of(restart()), option::of(limits()));
+    (parts, rest, work).prop_map(|((program, io, texts, env, labels), rest, work)| {
         let (cwd, name, description, word) = texts;
         let (timeout, stop, user, transcript_bytes, overflow) = rest;
         pb::Spec {
@@ -92,14 +94,52 @@ fn taken() -> impl Strategy<Value = pb::Spec> {
             r#ref: word.clone(),
             labels,
             owner: word.clone(),
-            workspace: word,
+            workspace: word.clone(),
+            mode: work.0,
+            service: if work.0 == 2 { "web".into() } else { String::new() },
+            readiness: work.1,
+            restart: if work.0 == 2 { work.2 } else { None },
+            queue: word,
             timeout,
             stop,
+            limits: work.3,
             user,
             transcript_bytes,
             overflow,
         }
     })
+}
+
+fn readiness() -> impl Strategy<Value = pb::Readiness> {
+    use pb::readiness::Probe;
+    let probe = prop_oneof![
+        "[a-z]{1,9}".prop_map(|regex| (Some(Probe::OutputRegex(regex)), Vec::new())),
+        (1..65_536u32).prop_map(|port| (Some(Probe::TcpPort(port)), Vec::new())),
+        vec("[a-z]{1,9}", 1..4).prop_map(|args| (None, args)),
+    ];
+    (probe, option::of(span(86_400)), any::<bool>()).prop_map(|((probe, exec), timeout, keep)| {
+        pb::Readiness { probe, exec, timeout, keep_on_failure: keep }
+    })
+}
+
+fn restart() -> impl Strategy<Value = pb::Restart> {
+    (0..4, any::<u32>(), option::of(span(3600))).prop_map(|(policy, max_restarts, backoff_min)| {
+        pb::Restart { policy, max_restarts, backoff_min, backoff_max: None }
+    })
+}
+
+fn limits() -> impl Strategy<Value = pb::Limits> {
+    (any::<u64>(), any::<u32>(), 0..4096u32, option::of(-20..20)).prop_map(
+        |(bytes, number, cpus, nice)| pb::Limits {
+            memory_bytes: bytes,
+            processes: number,
+            open_files: bytes,
+            file_bytes: bytes,
+            cpu_time: Some(prost_types::Duration { seconds: 1, nanos: 5 }),
+            cpus: f64::from(cpus) / 2.0,
+            nice,
+        },
+    )
 }
 
 /// Reads a request of every kind from the same bytes.
@@ -113,7 +153,8 @@ fn read_all(bytes: &[u8]) -> Vec<Error> {
         StartRequest => StartOrder, KillRequest => KillOrder, DeleteRequest => DeleteOrder,
         GetRequest => GetOrder, ListRequest => ListOrder, ReadRequest => ReadOrder,
         FollowRequest => FollowOrder, WaitRequest => WaitOrder, WriteStdinRequest => WriteOrder,
-        ResizeRequest => ResizeOrder, SignalRequest => SignalOrder, WatchRequest => WatchOrder
+        ResizeRequest => ResizeOrder, SignalRequest => SignalOrder, WatchRequest => WatchOrder,
+        RunRequest => RunOrder, AttachRequest => AttachMessage, ScreenRequest => ScreenOrder
     };
     refusals.into_iter().flatten().collect()
 }

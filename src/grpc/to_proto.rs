@@ -3,48 +3,66 @@
 //! Every conversion names every field of what it reads, so that none is forgotten on the wire.
 //! Knows only what it is given: the keeper is not asked here.
 
+mod json;
 mod spec;
 mod times;
 
 pub use spec::spec;
 pub use times::{duration, timestamp};
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use super::pb;
 use crate::events::Event;
 use crate::keeper_client::Progress;
-use crate::process::{Descendant, End, InputState, Record, Status, Usage};
+use crate::process::{Descendant, End, InputState, Record, Status, StructuredOutput, Usage};
 use crate::supervisor::{Seen, Waited, figures};
-use crate::transcript::{Chunk, Figures, Gap, Match};
+use crate::transcript::{Chunk, Figures, Gap, Match, Omitted};
 
 /// A process as it is now. Without `progress` nothing is known of its input, and of its output
 /// only what its record has.
 pub fn process(record: &Record, progress: Option<&Progress>) -> pb::Process {
-    let Record { id, birth: _, spec, run, create_time, phase: _ } = record;
+    let Record {
+        id,
+        birth: _,
+        spec,
+        run,
+        launch: _,
+        printing: _,
+        first_seq: _,
+        restarts,
+        create_time,
+        phase: _,
+    } = record;
     let started = record.started();
     let end = record.end();
     let ended = end.is_some();
-    let lingering = end.and_then(|end| end.exit.as_ref()).map(|exit| &exit.lingering);
+    let last = record.last_end();
+    let lingering = last.and_then(|end| end.exit.as_ref()).map(|exit| &exit.lingering);
     pb::Process {
         id: id.to_string(),
         spec: Some(self::spec(spec)),
         state: pb::State::from(record.state()).into(),
+        ready: record.is_ready(),
         run: *run,
         pid: started.map_or(0, |started| started.pid),
         create_time: Some(timestamp(*create_time)),
         start_time: started.map(|started| timestamp(started.time)),
-        exit_time: end.map(|end| timestamp(end.time)),
-        exit: end.map(|end| exit(end, progress)),
+        ready_time: started.and_then(|started| started.ready).map(timestamp),
+        exit_time: last.map(|end| timestamp(end.time)),
+        exit: last.map(|end| exit(end, progress)),
         transcript: figures(record, progress).map(|figures| transcript(figures, ended)),
         stdin: progress.map(|progress| stdin(progress.input)),
+        queue_position: 0,
+        restarts: restarts.count,
+        output: end.and_then(|end| end.output.as_ref()).map(structured),
         lingering: lingering.into_iter().flatten().map(descendant).collect(),
     }
 }
 
 fn transcript(figures: Figures, ended: bool) -> pb::Transcript {
-    let Figures { first_seq, next_seq, total_bytes, dropped_bytes, last_time } = figures;
-    let last_output_time = (last_time > 0).then(|| timestamp(last_time));
+    let last_output_time = last_output(&figures);
+    let Figures { first_seq, next_seq, total_bytes, dropped_bytes, last_time: _ } = figures;
     pb::Transcript { first_seq, next_seq, total_bytes, dropped_bytes, last_output_time, ended }
 }
 
@@ -54,7 +72,17 @@ fn stdin(input: InputState) -> pb::Stdin {
 }
 
 fn exit(end: &End, progress: Option<&Progress>) -> pb::Exit {
-    let End { cause, time: _, started: _, exit, printed, output_complete, detail: _ } = end;
+    let End {
+        cause,
+        time: _,
+        started: _,
+        exit,
+        printed,
+        output_complete,
+        detail: _,
+        output: _,
+        size: _,
+    } = end;
     let exit = exit.as_ref();
     let (code, signal) = match exit.map(|exit| exit.status) {
         Some(Status::Code(code)) => (Some(code), None),
@@ -77,6 +105,19 @@ fn exit(end: &End, progress: Option<&Progress>) -> pb::Exit {
     }
 }
 
+/// What a program set.
+fn structured(output: &StructuredOutput) -> pb::StructuredOutput {
+    let value = match output {
+        // It was checked before it was kept.
+        StructuredOutput::Value(text) => json::value(text).map_err(|error| error.to_string()),
+        StructuredOutput::Unusable(why) => Err(why.clone()),
+    };
+    match value {
+        Ok(value) => pb::StructuredOutput { value: Some(value), error: String::new() },
+        Err(error) => pb::StructuredOutput { value: None, error },
+    }
+}
+
 fn usage(usage: Usage) -> pb::Usage {
     let Usage {
         user_micros,
@@ -87,7 +128,7 @@ fn usage(usage: Usage) -> pb::Usage {
         voluntary_switches,
         involuntary_switches,
     } = usage;
-    let micros = |micros| duration(std::time::Duration::from_micros(micros));
+    let micros = |micros| duration(Duration::from_micros(micros));
     pb::Usage {
         user_time: Some(micros(user_micros)),
         system_time: Some(micros(system_micros)),
@@ -136,7 +177,8 @@ pub fn gap(gap: Gap) -> pb::Gap {
 
 /// A process as it was last committed, with what the keeper reports of it.
 pub fn seen(seen: &Seen) -> pb::Process {
-    process(&seen.record, seen.progress().as_ref())
+    let process = process(&seen.record, seen.progress().as_ref());
+    pb::Process { queue_position: seen.queue_position(), ..process }
 }
 
 /// What came of waiting.
@@ -148,9 +190,31 @@ pub fn waited(waited: Waited) -> pb::WaitResult {
 
 /// A sign of life of a stream that is this far.
 pub fn heartbeat(seq: u64) -> pb::Heartbeat {
+    pb::Heartbeat { time: Some(timestamp(now())), seq }
+}
+
+/// Nanoseconds since 1970.
+fn now() -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
-    pb::Heartbeat { time: Some(timestamp(now)), seq }
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// How long a process has run, or ran the last time; none: it never did.
+pub fn uptime(record: &Record) -> Option<prost_types::Duration> {
+    let until = record.last_end().map_or_else(now, |end| end.time);
+    let started = record.started()?;
+    Some(duration(Duration::from_nanos(until.saturating_sub(started.time))))
+}
+
+/// When a process last printed; none: it never did.
+pub fn last_output(there_is: &Figures) -> Option<prost_types::Timestamp> {
+    (there_is.last_time > 0).then(|| timestamp(there_is.last_time))
+}
+
+/// What a view left out.
+pub fn omitted(omitted: Omitted) -> pb::Omitted {
+    let Omitted { bytes, lines } = omitted;
+    pb::Omitted { bytes, lines }
 }
 
 /// A place in a transcript: what was read, from `since_seq` up to `next_seq`, and what there is.

@@ -36,6 +36,21 @@ struct Watching {
     over: bool,
 }
 
+/// The next events after one, wherever they are; none: there are no more yet.
+pub(super) async fn next_events(
+    supervisor: &Supervisor,
+    after: u64,
+) -> Result<Vec<Arc<Event>>, Error> {
+    match supervisor.events().since(after, BATCH) {
+        Tail::Events(events) => Ok(events),
+        Tail::TooOld => {
+            let stored = supervisor.store().events(after, BATCH).await;
+            let stored = stored.map_err(|error| Error::Store(error.to_string()))?;
+            Ok(stored.into_iter().map(Arc::new).collect())
+        }
+    }
+}
+
 pub(super) fn watch(
     supervisor: &Supervisor,
     order: WatchOrder,
@@ -103,14 +118,7 @@ impl Watching {
     /// Takes the next events. True: there may be more at once.
     async fn read(&mut self) -> Result<bool, Error> {
         self.latest.borrow_and_update();
-        let events: Vec<Arc<Event>> = match self.supervisor.events().since(self.after, BATCH) {
-            Tail::Events(events) => events,
-            Tail::TooOld => {
-                let stored = self.supervisor.store().events(self.after, BATCH).await;
-                let stored = stored.map_err(|error| Error::Store(error.to_string()))?;
-                stored.into_iter().map(Arc::new).collect()
-            }
-        };
+        let events = next_events(&self.supervisor, self.after).await?;
         let Some(first) = events.first() else { return Ok(false) };
         if first.seq > self.after + 1 {
             let (from_seq, to_seq) = (self.after + 1, first.seq - 1);

@@ -4,7 +4,7 @@
 
 use super::pb;
 use crate::events::Kind;
-use crate::process::{Cause, KillDomain, Outcome, Overflow, State};
+use crate::process::{Cause, KillDomain, Mode, Outcome, Overflow, State};
 use crate::transcript::Stream;
 
 /// A word that may stand in a request.
@@ -39,11 +39,15 @@ macro_rules! same_words {
 }
 
 same_words! {
-    State { Starting, Running, Stopping, Exited }
+    State { Queued, Starting, Running, Stopping, Backoff, Exited }
     Outcome { Succeeded, Failed, Canceled, TimedOut }
-    Cause { Exited, Signaled, Killed, TimedOut, StartFailed, Shutdown, Lost }
+    Cause {
+        Exited, Signaled, Killed, TimedOut, OutOfMemory, ReadinessFailed, StartFailed,
+        CanceledInQueue, Shutdown, Lost
+    }
+    Mode { Background, Service, Foreground }
     Stream { Stdout, Stderr, Terminal }
-    Kind { Started, Stopping, Completed, Deleted }
+    Kind { Queued, Started, Ready, Stopping, Completed, Restarting, RunAgain, Deleted }
     Overflow { DropOldest, Block }
     KillDomain { Cgroup, Walk }
 }
@@ -71,7 +75,7 @@ mod tests {
         for kind in all::<Kind>() {
             assert_eq!(Kind::known(pb::Kind::from(kind).into()), Some(kind));
         }
-        assert_eq!((all::<State>().len(), all::<Kind>().len(), all::<Cause>().len()), (4, 4, 7));
+        assert_eq!((all::<State>().len(), all::<Kind>().len(), all::<Cause>().len()), (6, 8, 10));
     }
 
     #[test]

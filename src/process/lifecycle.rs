@@ -1,15 +1,17 @@
 //! The life of a process, as a pure function of what happens to it.
 //!
 //! ```text
-//!              Started             Exited
-//!  Starting ──────────► Running ───────────────────────────► Exited
-//!     │                    │ Stop, or its time is over          ▲
-//!     │ Stop is kept       ▼                                    │
-//!     │ until Started   Stopping ── Exited, and nobody is left ─┘
-//!     │                    │  ▲
-//!     │ StartFailed        └──┘ at the end of the grace period: SIGKILL to whoever is left
-//!     ▼
-//!  (no record stays)
+//!          Admitted              Started             Exited
+//!  Queued ──────────► Starting ──────────► Running ───────────────────────────► Exited
+//!    │                 ▲  │                   │ Stop, or its time is over          │ ▲
+//!    │ Stop            │  │ Stop is kept      ▼                                    │ │
+//!    ▼                 │  │ until Started  Stopping ── Exited, and nobody is left ─┘ │
+//!  Exited         Tick │  │                   │  ▲                                   │
+//!                      │  │ StartFailed       └──┘ at the end of the grace period:   │ Stop
+//!                      │  ▼                        SIGKILL to whoever is left        │
+//!                      │ Exited                                                      │
+//!                      └──────────────────────────────────────────────────────── Backoff
+//!                                      a service that is to be started again ───────►┘
 //! ```
 //!
 //! Owns the order of things: what may follow what, which signal goes out when, and why a process
@@ -20,57 +22,60 @@
 //! The answers to signals and the news of the exit come by different ways and in any order, so
 //! nothing here relies on one.
 
+mod stopping;
+
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::{Cause, Descendant, Exit, Status, Stop};
-use crate::process::signal;
+pub use stopping::Stopping;
 
 /// A moment on the monotonic clock, in nanoseconds: the same for all processes of one boot.
 pub type Moment = u64;
 
-/// First pause between two looks at who is left; it doubles up to [`LONGEST_PAUSE`].
-const FIRST_PAUSE: Duration = Duration::from_millis(2);
-const LONGEST_PAUSE: Duration = Duration::from_millis(256);
-
 /// Where a process is in its life.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Life {
+    /// Waiting for its turn.
+    Queued,
     /// Asked of the keeper, not answered yet.
     Starting {
         /// It is to be stopped as soon as it has started.
         order: Option<Order>,
     },
     /// Running.
-    Running {
-        /// When its time is over.
-        deadline: Option<Moment>,
-    },
+    Running(Running),
     /// Told to end.
     Stopping(Stopping),
+    /// Ended, and to be started again.
+    Backoff {
+        /// When.
+        until: Moment,
+    },
     /// Over.
     Exited,
 }
 
-/// What is known of a process that was told to end.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stopping {
-    why: Cause,
-    /// The end of the grace period.
-    kill_at: Moment,
-    /// SIGKILL was asked for.
-    killing: bool,
-    /// Nobody of the tree is left.
-    gone: bool,
-    /// Requests to the keeper that are not answered yet.
-    unanswered: u32,
-    /// When to look who is left, once it has exited.
-    look_at: Option<Moment>,
-    pause: Duration,
-    exit: Option<Exit>,
-    /// Everyone whom a signal reached.
-    reached: Vec<Descendant>,
+/// What bounds the time of a process that runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Running {
+    /// When its time is over.
+    pub deadline: Option<Moment>,
+    /// It is not ready yet, and must be by then.
+    pub ready_by: Option<Moment>,
+}
+
+/// How a process is being ended: what has to be known of it if the supervisor begins anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ending {
+    /// Why.
+    pub why: Cause,
+    /// When whoever is left is killed.
+    pub kill_at: Moment,
+    /// Somebody wants it to be over: it is not started again.
+    #[serde(default)]
+    pub for_good: bool,
 }
 
 /// An order to end a process.
@@ -85,10 +90,16 @@ pub struct Order {
 /// Something that happened to a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Happening {
+    /// Its turn has come.
+    Admitted,
     /// The keeper has started it.
-    Started {
-        /// When its time will be over.
-        deadline: Option<Moment>,
+    Started(Running),
+    /// Its probe was met.
+    Ready,
+    /// It could not be started.
+    StartFailed {
+        /// Why.
+        detail: String,
     },
     /// It is to end.
     Stop(Order),
@@ -116,12 +127,20 @@ pub enum Happening {
 /// What is told of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Kind {
+    /// It waits for its turn.
+    Queued,
     /// Its program was executed.
     Started,
+    /// It is ready.
+    Ready,
     /// It was told to end.
     Stopping,
     /// It is over, and its last byte can be read.
     Completed,
+    /// It has ended, and will be started again.
+    Restarting,
+    /// It begins anew under its id.
+    RunAgain,
     /// Its record was freed.
     Deleted,
 }
@@ -143,19 +162,33 @@ pub struct Consequence {
     pub events: Vec<Kind>,
     /// What is to be asked of the keeper, in this order.
     pub asks: Vec<Ask>,
-    /// How it ended: present exactly when `events` has [`Kind::Completed`].
+    /// How it ended, if it did.
     pub ended: Option<Ended>,
+    /// It is to be started.
+    pub start: bool,
 }
 
-/// How a life ended.
+/// How a life ended. It may be told to go on after a pause: see [`Life::pause`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
     /// Why.
     pub cause: Cause,
-    /// What the kernel told.
-    pub exit: Exit,
+    /// What the kernel told; none: it did not run.
+    pub exit: Option<Exit>,
     /// Whom the signals of its end reached.
     pub reached: Vec<Descendant>,
+    /// More to be said of it; may be empty.
+    pub detail: String,
+    /// Somebody wanted it to be over: it is not started again.
+    pub for_good: bool,
+}
+
+impl Ended {
+    /// An end of which the kernel told nothing.
+    pub fn without_exit(cause: Cause) -> Ended {
+        let (exit, reached, detail) = (None, Vec::new(), String::new());
+        Ended { cause, exit, reached, detail, for_good: cause.is_wanted() }
+    }
 }
 
 impl Life {
@@ -165,19 +198,27 @@ impl Life {
     }
 
     /// A life that was being ended when its supervisor began anew.
-    pub fn resume_stopping(why: Cause, kill_at: Moment) -> Life {
-        Life::Stopping(Stopping { kill_at, ..Stopping::new(why) })
+    pub fn resume_stopping(ending: Ending) -> Life {
+        let Ending { why, kill_at, for_good } = ending;
+        Life::Stopping(Stopping { kill_at, for_good, ..Stopping::new(why) })
+    }
+
+    /// A life that is over goes on after a pause.
+    pub fn pause(&mut self, until: Moment) {
+        *self = Life::Backoff { until };
     }
 
     /// It runs, and nobody has told it to end.
     pub fn is_running(&self) -> bool {
-        matches!(self, Life::Running { .. })
+        matches!(self, Life::Running(_))
     }
 
-    /// Why it was told to end and when it will be killed, if it is being ended.
-    pub fn ending(&self) -> Option<(Cause, Moment)> {
+    /// How it is being ended, if it is.
+    pub fn ending(&self) -> Option<Ending> {
         match self {
-            Life::Stopping(stopping) => Some((stopping.why, stopping.kill_at)),
+            Life::Stopping(Stopping { why, kill_at, for_good, .. }) => {
+                Some(Ending { why: *why, kill_at: *kill_at, for_good: *for_good })
+            }
             _ => None,
         }
     }
@@ -185,8 +226,11 @@ impl Life {
     /// When time itself will be something that happens.
     pub fn wake_at(&self) -> Option<Moment> {
         match self {
-            Life::Starting { .. } | Life::Exited => None,
-            Life::Running { deadline } => *deadline,
+            Life::Queued | Life::Starting { .. } | Life::Exited => None,
+            Life::Running(Running { deadline, ready_by }) => {
+                [*deadline, *ready_by].into_iter().flatten().min()
+            }
+            Life::Backoff { until } => Some(*until),
             Life::Stopping(stopping) => {
                 let kill_at = (!stopping.killing).then_some(stopping.kill_at);
                 [kill_at, stopping.look_at].into_iter().flatten().min()
@@ -198,7 +242,10 @@ impl Life {
     pub fn apply(&mut self, happening: Happening, now: Moment) -> Consequence {
         let mut then = Consequence::default();
         match happening {
-            Happening::Started { deadline } => self.started(deadline, now, &mut then),
+            Happening::Admitted => self.admitted(&mut then),
+            Happening::Started(running) => self.started(running, now, &mut then),
+            Happening::Ready => self.ready(&mut then),
+            Happening::StartFailed { detail } => self.start_failed(detail, &mut then),
             Happening::Stop(order) => self.stop(order, now, &mut then),
             Happening::Tick { stop } => self.tick(stop, now, &mut then),
             Happening::Signalled { signal, members } => {
@@ -217,9 +264,40 @@ impl Life {
         then
     }
 
-    fn started(&mut self, deadline: Option<Moment>, now: Moment, then: &mut Consequence) {
+    fn admitted(&mut self, then: &mut Consequence) {
+        if *self == Life::Queued {
+            self.begin(then);
+        }
+    }
+
+    fn begin(&mut self, then: &mut Consequence) {
+        *self = Life::new();
+        then.start = true;
+    }
+
+    fn ready(&mut self, then: &mut Consequence) {
+        if let Life::Running(running) = self {
+            running.ready_by = None;
+            then.events.push(Kind::Ready);
+        }
+    }
+
+    /// Who was told to end while it could not even begin has ended for that.
+    fn start_failed(&mut self, detail: String, then: &mut Consequence) {
         let Life::Starting { order } = *self else { return };
-        *self = Life::Running { deadline };
+        let cause = order.map_or(Cause::StartFailed, |order| order.why);
+        *self = Life::Exited;
+        then.ended = Some(Ended { detail, ..Ended::without_exit(cause) });
+    }
+
+    fn end(&mut self, cause: Cause, exit: Option<Exit>, then: &mut Consequence) {
+        *self = Life::Exited;
+        then.ended = Some(Ended { exit, ..Ended::without_exit(cause) });
+    }
+
+    fn started(&mut self, running: Running, now: Moment, then: &mut Consequence) {
+        let Life::Starting { order } = *self else { return };
+        *self = Life::Running(running);
         then.events.push(Kind::Started);
         if let Some(order) = order {
             self.stop(order, now, then);
@@ -234,40 +312,46 @@ impl Life {
                 let first = kept.get_or_insert(order);
                 first.stop.grace = grace.min(order.stop.grace);
             }
-            Life::Running { .. } => {
+            Life::Running(_) => {
                 let mut stopping = Stopping::new(order.why);
                 then.events.push(Kind::Stopping);
-                then.asks.extend(stopping.hurry(order.stop, now));
+                then.asks.extend(stopping.hurry(order, now));
                 *self = Life::Stopping(stopping);
             }
-            Life::Stopping(stopping) => then.asks.extend(stopping.hurry(order.stop, now)),
+            Life::Stopping(stopping) => then.asks.extend(stopping.hurry(order, now)),
+            Life::Queued if order.why == Cause::Killed => {
+                self.end(Cause::CanceledInQueue, None, then);
+            }
+            Life::Queued | Life::Backoff { .. } => self.end(order.why, None, then),
             Life::Exited => {}
         }
     }
 
     fn tick(&mut self, stop: Stop, now: Moment, then: &mut Consequence) {
         match self {
-            Life::Running { deadline: Some(deadline) } if *deadline <= now => {
-                self.stop(Order { why: Cause::TimedOut, stop }, now, then);
+            Life::Running(running) => {
+                if let Some(why) = running.overdue(now) {
+                    self.stop(Order { why, stop }, now, then);
+                }
             }
             Life::Stopping(stopping) => then.asks.extend(stopping.tick(now)),
-            Life::Starting { .. } | Life::Running { .. } | Life::Exited => {}
+            Life::Backoff { until } if *until <= now => self.begin(then),
+            Life::Queued | Life::Starting { .. } | Life::Backoff { .. } | Life::Exited => {}
         }
     }
 
     fn exited(&mut self, exit: Exit, now: Moment, then: &mut Consequence) {
         match self {
-            Life::Running { .. } => {
+            Life::Running(running) => {
                 let cause = match exit.status {
+                    _ if running.ready_by.is_some() => Cause::ReadinessFailed,
                     Status::Code(_) => Cause::Exited,
                     Status::Signal(_) => Cause::Signaled,
                 };
-                *self = Life::Exited;
-                then.events.push(Kind::Completed);
-                then.ended = Some(Ended { cause, exit, reached: Vec::new() });
+                self.end(cause, Some(exit), then);
             }
             Life::Stopping(stopping) => stopping.exited(exit, now),
-            Life::Starting { .. } | Life::Exited => {}
+            Life::Queued | Life::Starting { .. } | Life::Backoff { .. } | Life::Exited => {}
         }
     }
 
@@ -281,10 +365,11 @@ impl Life {
         let Some(mut exit) = stopping.exit.take() else { return };
         // They lived on for a while only.
         exit.lingering = Vec::new();
-        let (cause, reached) = (stopping.why, std::mem::take(&mut stopping.reached));
+        let (cause, for_good) = (stopping.why, stopping.for_good);
+        let reached = std::mem::take(&mut stopping.reached);
         *self = Life::Exited;
-        then.events.push(Kind::Completed);
-        then.ended = Some(Ended { cause, exit, reached });
+        let ended = Ended::without_exit(cause);
+        then.ended = Some(Ended { exit: Some(exit), reached, for_good, ..ended });
     }
 }
 
@@ -294,78 +379,13 @@ impl Default for Life {
     }
 }
 
-impl Stopping {
-    fn new(why: Cause) -> Stopping {
-        Stopping {
-            why,
-            kill_at: Moment::MAX,
-            killing: false,
-            gone: false,
-            unanswered: 0,
-            look_at: None,
-            pause: FIRST_PAUSE,
-            exit: None,
-            reached: Vec::new(),
-        }
-    }
-
-    /// Takes an order: the first one, or one more. A grace period only ever gets shorter.
-    fn hurry(&mut self, stop: Stop, now: Moment) -> Option<Ask> {
-        self.kill_at = self.kill_at.min(after(now, stop.grace));
-        if stop.grace.is_zero() || stop.signal == signal::KILL {
-            self.kill_at = now;
-            return self.kill();
-        }
-        (!self.killing).then(|| self.ask(Ask::Signal(stop.signal)))
-    }
-
-    fn tick(&mut self, now: Moment) -> Option<Ask> {
-        if self.kill_at <= now && !self.killing {
-            return self.kill();
-        }
-        self.look_at.take_if(|at| *at <= now).map(|_| self.ask(Ask::Look))
-    }
-
-    fn kill(&mut self) -> Option<Ask> {
-        if std::mem::replace(&mut self.killing, true) {
-            return None;
-        }
-        self.look_at = None;
-        Some(self.ask(Ask::Signal(signal::KILL)))
-    }
-
-    fn ask(&mut self, ask: Ask) -> Ask {
-        self.unanswered += 1;
-        ask
-    }
-
-    fn signalled(&mut self, signal: i32, members: Vec<Descendant>) {
-        self.unanswered = self.unanswered.saturating_sub(1);
-        self.gone |= signal == signal::KILL;
-        for member in members {
-            if !self.reached.iter().any(|known| known.pid == member.pid) {
-                self.reached.push(member);
-            }
-        }
-    }
-
-    fn seen(&mut self, members: &[Descendant], now: Moment) {
-        self.unanswered = self.unanswered.saturating_sub(1);
-        if members.is_empty() {
-            self.gone = true;
-        } else if !self.killing {
-            self.look_at = Some(after(now, self.pause));
-            self.pause = (self.pause * 2).min(LONGEST_PAUSE);
-        }
-    }
-
-    fn exited(&mut self, exit: Exit, now: Moment) {
-        if exit.lingering.is_empty() {
-            self.gone = true;
-        } else if !self.killing {
-            self.look_at = Some(after(now, self.pause));
-        }
-        self.exit = Some(exit);
+impl Running {
+    /// Why its time is over, if it is: of two reasons the one that came first.
+    fn overdue(&self, now: Moment) -> Option<Cause> {
+        let deadline = self.deadline.map(|at| (at, Cause::TimedOut));
+        let ready_by = self.ready_by.map(|at| (at, Cause::ReadinessFailed));
+        let due = [deadline, ready_by].into_iter().flatten().filter(|(at, _)| *at <= now);
+        due.min_by_key(|(at, _)| *at).map(|(_, why)| why)
     }
 }
 

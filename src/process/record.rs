@@ -5,7 +5,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Exit, Moment, Spec, Status, signal};
+use super::lifecycle::Ending;
+use super::restart::Restarts;
+use super::{Exit, Moment, Size, Spec, Status, signal};
+
+/// Largest structured output that an event repeats.
+const BRIEF_OUTPUT: usize = 4 << 10;
 
 /// The record of a process. Each change makes a new one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +24,20 @@ pub struct Record {
     pub spec: Arc<Spec>,
     /// Which run of the id this is, from 1.
     pub run: u32,
+    /// Counts the launches of this record over all its runs and restarts, from 1: what the keeper
+    /// tells them apart by.
+    #[serde(default = "one_launch")]
+    pub launch: u32,
+    /// The launch whose transcript there is: that of one that could not be started is that of the
+    /// one before. 0: none, or that of the first.
+    #[serde(default)]
+    pub printing: u32,
+    /// Number of the first chunk of this launch.
+    #[serde(default = "first_seq")]
+    pub first_seq: u64,
+    /// How often it was started again in this run.
+    #[serde(default)]
+    pub restarts: Restarts,
     /// When it was accepted, nanoseconds since 1970.
     pub create_time: u64,
     /// Where it is in its life.
@@ -28,6 +47,11 @@ pub struct Record {
 /// Where a process is in its life, and what is known there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Phase {
+    /// Accepted, and waiting for its turn.
+    Queued {
+        /// Its place among all that wait: smaller ones came before.
+        ticket: u64,
+    },
     /// Accepted, being started.
     Starting,
     /// Running.
@@ -36,10 +60,16 @@ pub enum Phase {
     Stopping {
         /// Its start.
         started: Started,
-        /// Why.
-        why: Cause,
-        /// When whoever is left is killed.
-        kill_at: Moment,
+        /// How.
+        #[serde(flatten)]
+        ending: Ending,
+    },
+    /// Ended, and to be started again.
+    Backoff {
+        /// How it ended.
+        last: End,
+        /// When it is started again.
+        until: Moment,
     },
     /// Over.
     Exited(End),
@@ -54,6 +84,9 @@ pub struct Started {
     pub time: u64,
     /// The same on the clock that timeouts are counted by.
     pub moment: Moment,
+    /// When it became ready, nanoseconds since 1970.
+    #[serde(default)]
+    pub ready: Option<u64>,
 }
 
 /// How a process ended.
@@ -73,6 +106,30 @@ pub struct End {
     pub output_complete: bool,
     /// More to be said of it; may be empty.
     pub detail: String,
+    /// What the program set, if it did.
+    #[serde(default)]
+    pub output: Option<StructuredOutput>,
+    /// The last size of its terminal, if it had one.
+    #[serde(default)]
+    pub size: Option<Size>,
+}
+
+/// What a program wrote to the file that it was given for that.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StructuredOutput {
+    /// A JSON value, as text.
+    Value(String),
+    /// Why there is none.
+    Unusable(String),
+}
+
+impl StructuredOutput {
+    /// Bytes that it takes.
+    pub fn bytes(&self) -> usize {
+        match self {
+            StructuredOutput::Value(text) | StructuredOutput::Unusable(text) => text.len(),
+        }
+    }
 }
 
 /// How much a process printed, in all.
@@ -89,12 +146,16 @@ pub struct Printed {
 /// Where a process is in its life, without what is known there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
+    /// Accepted, and waiting for its turn.
+    Queued,
     /// Accepted, being started.
     Starting,
     /// Running.
     Running,
     /// Told to end.
     Stopping,
+    /// Ended, and to be started again.
+    Backoff,
     /// Over.
     Exited,
 }
@@ -110,8 +171,14 @@ pub enum Cause {
     Killed,
     /// Its time was over.
     TimedOut,
+    /// It ran out of the memory that it may use.
+    OutOfMemory,
+    /// It was not ready in time, or ended before it was.
+    ReadinessFailed,
     /// It could not be started.
     StartFailed,
+    /// It was killed before its turn came.
+    CanceledInQueue,
     /// The supervisor was told to stop.
     Shutdown,
     /// It was running when the supervisor itself was ended.
@@ -131,13 +198,22 @@ pub enum Outcome {
     TimedOut,
 }
 
+impl Cause {
+    /// Somebody wanted it to be over.
+    pub fn is_wanted(self) -> bool {
+        matches!(self, Cause::Killed | Cause::CanceledInQueue | Cause::Shutdown)
+    }
+}
+
 impl Record {
     /// Where it is in its life.
     pub fn state(&self) -> State {
         match self.phase {
+            Phase::Queued { .. } => State::Queued,
             Phase::Starting => State::Starting,
             Phase::Running(_) => State::Running,
             Phase::Stopping { .. } => State::Stopping,
+            Phase::Backoff { .. } => State::Backoff,
             Phase::Exited(_) => State::Exited,
         }
     }
@@ -150,13 +226,45 @@ impl Record {
         }
     }
 
+    /// How it ended, or how it did the last time if it will be started again.
+    pub fn last_end(&self) -> Option<&End> {
+        match &self.phase {
+            Phase::Exited(end) | Phase::Backoff { last: end, .. } => Some(end),
+            _ => None,
+        }
+    }
+
     /// Its start, if there was one.
     pub fn started(&self) -> Option<Started> {
         match &self.phase {
-            Phase::Starting => None,
+            Phase::Queued { .. } | Phase::Starting => None,
             Phase::Running(started) | Phase::Stopping { started, .. } => Some(*started),
-            Phase::Exited(end) => end.started,
+            Phase::Exited(end) | Phase::Backoff { last: end, .. } => end.started,
         }
+    }
+
+    /// The same for events, with a spec that was made for them: without a large output.
+    pub fn brief(self: &Arc<Record>, spec: &Arc<Spec>) -> Arc<Record> {
+        let large = self.output_bytes() > BRIEF_OUTPUT;
+        if Arc::ptr_eq(spec, &self.spec) && !large {
+            return Arc::clone(self);
+        }
+        let mut brief = Record { spec: Arc::clone(spec), ..Record::clone(self) };
+        if let Phase::Exited(end) | Phase::Backoff { last: end, .. } = &mut brief.phase {
+            end.output.take_if(|_| large);
+        }
+        Arc::new(brief)
+    }
+
+    /// Bytes of what the program set.
+    pub fn output_bytes(&self) -> usize {
+        let output = self.last_end().and_then(|end| end.output.as_ref());
+        output.map_or(0, StructuredOutput::bytes)
+    }
+
+    /// It runs, and its probe was met if it has one.
+    pub fn is_ready(&self) -> bool {
+        matches!(self.phase, Phase::Running(Started { ready: Some(_), .. }))
     }
 }
 
@@ -165,11 +273,17 @@ impl End {
     pub fn outcome(&self) -> Outcome {
         match (self.cause, self.exit.as_ref().map(|exit| exit.status)) {
             (Cause::Exited, Some(Status::Code(0))) => Outcome::Succeeded,
-            (Cause::Killed | Cause::Shutdown, _) => Outcome::Canceled,
+            (Cause::Killed | Cause::CanceledInQueue | Cause::Shutdown, _) => Outcome::Canceled,
             (Cause::TimedOut, _) => Outcome::TimedOut,
-            (Cause::Exited | Cause::Signaled | Cause::StartFailed | Cause::Lost, _) => {
-                Outcome::Failed
-            }
+            (
+                Cause::Exited
+                | Cause::Signaled
+                | Cause::OutOfMemory
+                | Cause::ReadinessFailed
+                | Cause::StartFailed
+                | Cause::Lost,
+                _,
+            ) => Outcome::Failed,
         }
     }
 
@@ -185,6 +299,9 @@ impl End {
             Cause::Exited | Cause::Signaled => None,
             Cause::Killed => Some("killed on request"),
             Cause::TimedOut => Some("its time was over"),
+            Cause::OutOfMemory => Some("out of memory"),
+            Cause::ReadinessFailed => Some("not ready"),
+            Cause::CanceledInQueue => Some("killed on request while it waited in its queue"),
             Cause::StartFailed => Some("could not be started"),
             Cause::Shutdown => Some("the supervisor was told to stop"),
             Cause::Lost => Some("lost: it ran when the supervisor was ended"),
@@ -199,9 +316,17 @@ impl End {
     }
 }
 
+fn one_launch() -> u32 {
+    1
+}
+
+fn first_seq() -> u64 {
+    1
+}
+
 /// What a record has until the store has given it its own spec.
 fn missing_spec() -> Arc<Spec> {
-    use super::{DEFAULT_RING, Environment, Overflow, Program, Stop, Streams};
+    use super::{DEFAULT_RING, Environment, Limits, Mode, Overflow, Program, Stop, Streams};
     Arc::new(Spec {
         program: Program::LeftOut,
         streams: Streams::Pipes { stdin: false, merge_stderr: false },
@@ -213,8 +338,13 @@ fn missing_spec() -> Arc<Spec> {
         labels: Default::default(),
         owner: String::new(),
         workspace: String::new(),
+        mode: Mode::default(),
+        service: None,
+        readiness: None,
+        queue: String::new(),
         timeout: None,
         stop: Stop::default(),
+        limits: Limits::default(),
         user: None,
         transcript_bytes: DEFAULT_RING,
         overflow: Overflow::DropOldest,
@@ -229,12 +359,24 @@ pub(crate) mod tests {
     /// A record of a process that is being started.
     pub(crate) fn record(id: &str, birth: u64) -> Record {
         let (spec, phase) = (missing_spec(), Phase::Starting);
-        Record { id: id.into(), birth, spec, run: 1, create_time: 1, phase }
+        let restarts = Restarts::default();
+        Record {
+            id: id.into(),
+            birth,
+            spec,
+            run: 1,
+            launch: 1,
+            printing: 1,
+            first_seq: 1,
+            restarts,
+            create_time: 1,
+            phase,
+        }
     }
 
     /// A record of a process that is over.
     pub(crate) fn finished() -> Record {
-        let started = Started { pid: 7, time: 1_000, moment: 1 };
+        let started = Started { pid: 7, time: 1_000, moment: 1, ready: None };
         let exit = Exit {
             status: Status::Code(0),
             core_dumped: false,
@@ -251,6 +393,8 @@ pub(crate) mod tests {
             printed: Printed::default(),
             output_complete: true,
             detail: String::new(),
+            output: None,
+            size: None,
         };
         Record { phase: Phase::Exited(end), ..record("a", 1) }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Outcome, Record, State};
+use super::{Mode, Outcome, Record, State};
 
 /// Which processes are meant: all that is given must match.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,15 +15,26 @@ pub struct Selector {
     pub reference: String,
     /// This name; empty: any.
     pub name: String,
+    /// This service; empty: any process, service or not.
+    pub service: String,
     /// This owner; empty: any.
     pub owner: String,
     /// This workspace; empty: any.
     pub workspace: String,
     /// All of these labels.
     pub labels: BTreeMap<String, String>,
+    /// This mode; none: any.
+    pub mode: Option<Mode>,
+    /// This queue; empty: any process, in a queue or not.
+    pub queue: String,
 }
 
 impl Selector {
+    /// Whether it asks for services.
+    pub fn asks_for_services(&self) -> bool {
+        self.mode == Some(Mode::Service) || !self.service.is_empty()
+    }
+
     /// Whether a process is meant.
     pub fn matches(&self, record: &Record) -> bool {
         let spec = &record.spec;
@@ -33,6 +44,9 @@ impl Selector {
             && (self.outcomes.is_empty() || outcome())
             && same(&self.reference, &spec.reference)
             && same(&self.name, &spec.name)
+            && same(&self.service, spec.service.as_ref().map_or("", |service| &service.name))
+            && self.mode.is_none_or(|mode| mode == spec.mode)
+            && same(&self.queue, &spec.queue)
             && same(&self.owner, &spec.owner)
             && same(&self.workspace, &spec.workspace)
             && self.labels.iter().all(|(name, value)| spec.labels.get(name) == Some(value))

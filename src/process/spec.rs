@@ -38,10 +38,25 @@ pub struct Spec {
     pub owner: String,
     /// What it belongs to.
     pub workspace: String,
+    /// What kind of work it is.
+    #[serde(default)]
+    pub mode: Mode,
+    /// The service that it is: present exactly in [`Mode::Service`].
+    #[serde(default)]
+    pub service: Option<Service>,
+    /// When it counts as ready; none: as soon as it runs.
+    #[serde(default)]
+    pub readiness: Option<Readiness>,
+    /// The queue that it waits in; empty: none.
+    #[serde(default)]
+    pub queue: String,
     /// How long it may run; none: for ever.
     pub timeout: Option<Duration>,
     /// How it is ended.
     pub stop: Stop,
+    /// What it may use.
+    #[serde(default)]
+    pub limits: Limits,
     /// Another user to run as.
     pub user: Option<User>,
     /// Size of its ring.
@@ -145,6 +160,118 @@ pub struct Environment {
     pub inherit: Vec<String>,
     /// All variables of the server pass, but for secrets.
     pub inherit_all: bool,
+}
+
+/// What kind of work a process is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Mode {
+    /// Work that is started and looked after later.
+    #[default]
+    Background,
+    /// Something that stays up.
+    Service,
+    /// Work that somebody waits for.
+    Foreground,
+}
+
+/// Something that stays up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Service {
+    /// Its name: one process of it is live at a time, per owner and workspace.
+    pub name: String,
+    /// Whether it is started again.
+    pub restart: Restart,
+}
+
+/// Whether a service is started again when it has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Restart {
+    /// When.
+    pub policy: Policy,
+    /// How often at most; none: without end.
+    pub most: Option<u32>,
+    /// First pause.
+    pub backoff_min: Duration,
+    /// Longest pause.
+    pub backoff_max: Duration,
+}
+
+/// When a service is started again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Policy {
+    /// Never.
+    Never,
+    /// When it did not succeed.
+    OnFailure,
+    /// However it ended.
+    Always,
+}
+
+impl Default for Restart {
+    fn default() -> Restart {
+        Restart {
+            policy: Policy::Never,
+            most: None,
+            backoff_min: Duration::from_millis(100),
+            backoff_max: Duration::from_secs(60),
+        }
+    }
+}
+
+/// When a process counts as ready.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Readiness {
+    /// How it is found out.
+    pub probe: Probe,
+    /// How long it may take, from the start.
+    pub timeout: Duration,
+    /// It is not ended if it takes longer.
+    pub keep: bool,
+}
+
+impl Readiness {
+    /// What is missing, for people.
+    pub fn unmet(&self) -> String {
+        let timeout = self.timeout;
+        match &self.probe {
+            Probe::Output(regex) => format!("no output matched {regex:?} within {timeout:?}"),
+            Probe::Port(port) => format!("nobody of it listened on port {port} within {timeout:?}"),
+            Probe::Exec(args) => {
+                let command = args.first().map_or("", String::as_str);
+                format!("the command {command:?} did not succeed within {timeout:?}")
+            }
+        }
+    }
+}
+
+/// How it is found out whether a process is ready.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Probe {
+    /// It has printed something that matches this regular expression.
+    Output(String),
+    /// One of its tree listens on this TCP port.
+    Port(u16),
+    /// This command exits with code 0.
+    Exec(Vec<String>),
+}
+
+/// What a process may use. None, or 0: no limit of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Memory of the tree, bytes.
+    pub memory_bytes: u64,
+    /// Processes and threads of the tree.
+    pub processes: u32,
+    /// Open files of each process.
+    pub open_files: u64,
+    /// Size of a file, bytes.
+    pub file_bytes: u64,
+    /// CPU time of each process, whole seconds.
+    pub cpu_seconds: u64,
+    /// CPUs for the tree, in thousandths.
+    pub milli_cpus: u64,
+    /// Nice value.
+    pub nice: Option<i32>,
 }
 
 /// How a process is ended.

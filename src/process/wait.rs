@@ -18,6 +18,8 @@ pub struct WaitFor {
 pub enum Until {
     /// The end of the process.
     Exit,
+    /// That the process is ready.
+    Ready,
     /// Output that matches, of any one stream.
     Output(Regex),
     /// A pause of this length in the output.

@@ -30,7 +30,7 @@ fn shell(id: &str, birth: u64, line: &str) -> Record {
 }
 
 fn running(record: &Record) -> Arc<Record> {
-    let phase = Phase::Running(Started { pid: 7, time: u64::MAX >> 1, moment: 5 });
+    let phase = Phase::Running(Started { pid: 7, time: u64::MAX >> 1, moment: 5, ready: None });
     Arc::new(Record { phase, ..record.clone() })
 }
 

@@ -8,18 +8,15 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::Instant;
 
-use super::effects::{Action, Effects, Killed};
-use super::error::Error;
+use super::effects::{Action, Effects};
 use super::launch::Ground;
 use super::registry::Registry;
 use super::state::{Call, Input, Now, State};
 use crate::events::EventLog;
-use crate::keeper_client::{Keeper, Report, Reports, Spawned};
-use crate::process::lifecycle::Ask;
-use crate::process::{Record, signal};
+use crate::keeper_client::{Keeper, Report, Reports};
 use crate::store::{Commit, Store, StoreError};
 
 /// Inputs that are taken in one go at most, before what follows from them is committed.
@@ -28,6 +25,9 @@ const MOST_AT_ONCE: usize = 256;
 /// How long what nobody waits for waits for company. A crash meanwhile costs nothing: the keeper
 /// knows what it started.
 const PATIENCE: Duration = Duration::from_millis(2);
+
+/// Structured outputs that are read at a time: each may take some tens of megabytes.
+pub(super) const READERS: usize = 4;
 
 /// Pause before a commit that failed is tried again.
 const RETRY: Duration = Duration::from_millis(500);
@@ -41,6 +41,8 @@ pub(super) struct Actor {
     pub(super) registry: Arc<Registry>,
     pub(super) events: Arc<EventLog>,
     pub(super) ground: Arc<Ground>,
+    /// Bounds how many structured outputs are read at a time, and so the memory that this takes.
+    pub(super) readers: Arc<Semaphore>,
     pub(super) calls: mpsc::Receiver<Call>,
     pub(super) stage: watch::Sender<Stage>,
     pub(super) queue: Queue,
@@ -76,6 +78,13 @@ pub(super) struct Queue {
 }
 
 impl Queue {
+    /// Where answers go.
+    pub(super) fn answers(&self) -> mpsc::UnboundedSender<Input> {
+        self.answers.0.clone()
+    }
+}
+
+impl Queue {
     pub(super) fn new(gathered: Effects) -> Queue {
         Queue {
             gathered,
@@ -108,7 +117,8 @@ impl Actor {
                 Woken::Due => {}
                 Woken::Retry => {
                     self.queue.retry_at = None;
-                    self.state.try_again();
+                    let effects = self.state.try_again(now());
+                    self.gather(effects);
                 }
                 Woken::PatienceOver => {
                     self.queue.patient_until = None;
@@ -166,10 +176,13 @@ impl Actor {
             if matches!(input, Input::Report(Report::Shutdown)) {
                 self.reach(Stage::Stopping);
             }
-            let effects = self.state.apply(input, now());
-            self.gather(effects);
+            next = self.state.overtaken(&input);
+            if let Some(input) = self.read_output(input) {
+                let effects = self.state.apply(input, now());
+                self.gather(effects);
+            }
             taken += 1;
-            if taken < MOST_AT_ONCE {
+            if next.is_none() && taken < MOST_AT_ONCE {
                 next = self.ready();
             }
         }
@@ -254,67 +267,35 @@ impl Actor {
         match action {
             Action::Enter(entry) => self.registry.enter(&entry),
             Action::Publish(entry, seen) => entry.publish(seen),
-            Action::Finish(record) => self.registry.finished(record.birth),
-            Action::Leave(record) => self.registry.leave(&record),
+            Action::Finish(record) => {
+                self.registry.finished(record.birth);
+                self.remove_output(record);
+            }
+            Action::Leave(record) => {
+                self.registry.leave(&record);
+                // A descendant may have written it after the end.
+                self.remove_output(record);
+            }
             Action::Tell(event) => {
                 tracing::debug!(seq = event.seq, id = %event.record.id, "{:?}", event.kind);
                 self.events.publish(event);
             }
-            Action::Spawn(record) => self.spawn(record),
+            Action::Spawn { record, earlier } => self.spawn(record, earlier),
+            Action::Probe { record, entry, held } => self.probe(&record, &entry, held),
             Action::Ask { id, key, ask } => self.ask(id, key, ask),
-            Action::KillRest { key, seen, reply } => {
-                let keeper = self.keeper.clone();
-                tokio::spawn(async move {
-                    let reached = keeper.kill_tree(key, signal::KILL).await.unwrap_or_default();
-                    let _ = reply.send(Ok(Killed { seen, reached }));
-                });
-            }
-            Action::Release(key) => {
-                let keeper = self.keeper.clone();
-                tokio::spawn(async move { keeper.release(key).await });
-            }
-            Action::KillStray(key) => {
-                tracing::warn!(key, "ending a process that no record knows");
-                let keeper = self.keeper.clone();
-                tokio::spawn(async move {
-                    let _ = keeper.kill_tree(key, signal::KILL).await;
-                    keeper.release(key).await
-                });
-            }
-            Action::RemoveScript(record) => {
-                let ground = Arc::clone(&self.ground);
-                tokio::task::spawn_blocking(move || ground.remove_script(&record));
-            }
+            Action::KillRest { key, seen, reply } => self.kill_rest(key, seen, reply),
+            Action::Release(key) => self.release(key),
+            Action::KillStray(key) => self.free_rest(key, Vec::new()),
+            Action::FreeRest { key, replies } => self.free_rest(key, replies),
+            Action::RemoveScript(record) => self.remove_script(record),
             // Whoever asked may have gone: a process is not theirs to take along.
             Action::AnswerStart(reply, answer) => drop(reply.send(answer)),
             Action::AnswerKill(reply, answer) => drop(reply.send(answer)),
+            Action::AnswerKillAll(reply, answers) => drop(reply.send(Ok(answers))),
             Action::AnswerDelete(reply, answer) => drop(reply.send(answer)),
             Action::Recovered => self.reach(Stage::Serving),
             Action::AllOver => self.reach(Stage::AllOver),
         }
-    }
-
-    fn spawn(&self, record: Arc<Record>) {
-        let (keeper, answers) = (self.keeper.clone(), self.queue.answers.0.clone());
-        let ground = Arc::clone(&self.ground);
-        tokio::spawn(async move {
-            let id = Arc::clone(&record.id);
-            let result = start(&keeper, ground, record).await;
-            let _ = answers.send(Input::Spawned { id, result });
-        });
-    }
-
-    fn ask(&self, id: Arc<str>, key: u64, ask: Ask) {
-        let (keeper, answers) = (self.keeper.clone(), self.queue.answers.0.clone());
-        tokio::spawn(async move {
-            let members = match ask {
-                Ask::Signal(signal) => keeper.kill_tree(key, signal).await,
-                Ask::Look => keeper.members(key).await,
-            };
-            // Refused only if it is gone already.
-            let members = members.unwrap_or_default();
-            let _ = answers.send(Input::Answered { id, ask, members });
-        });
     }
 }
 
@@ -324,31 +305,6 @@ async fn committed(committing: &mut Option<(Commit, Effects)>) -> Result<(), Sto
         Some((commit, _)) => commit.await,
         None => std::future::pending().await,
     }
-}
-
-/// Has a process started by the keeper.
-async fn start(
-    keeper: &Keeper,
-    ground: Arc<Ground>,
-    record: Arc<Record>,
-) -> Result<Spawned, Error> {
-    let id = Arc::clone(&record.id);
-    let launch = if record.spec.is_script() {
-        let written = tokio::task::spawn_blocking(move || ground.launch(&record)).await;
-        written.map_err(|error| Error::Store(error.to_string()))?
-    } else {
-        ground.launch(&record)
-    };
-    let launch = launch.map_err(|error| Error::Store(format!("the script: {error}")))?;
-    let spawn = || keeper.spawn(launch.clone());
-    let mut spawned = spawn().await;
-    if let Ok(Spawned { existed: true, key, .. }) = spawned {
-        // Not this one: what no record knew had the same id, and has not been ended yet.
-        let _ = keeper.kill_tree(key, signal::KILL).await;
-        let _ = keeper.release(key).await;
-        spawned = spawn().await;
-    }
-    spawned.map_err(|error| Error::from_keeper(&id, error))
 }
 
 /// The time.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use super::error::Error;
-use super::registry::{Entry, Seen};
+use super::registry::{Entry, Held, Seen};
 use crate::events::Event;
 use crate::process::lifecycle::Ask;
 use crate::process::{Descendant, Record};
@@ -13,6 +13,9 @@ use crate::store::Change;
 
 /// Where an answer goes. Whoever asked may have stopped waiting.
 pub(super) type Reply<T> = oneshot::Sender<Result<T, Error>>;
+
+/// Where the answer to one of several kills will come from.
+pub(super) type Receiver<T> = oneshot::Receiver<Result<T, Error>>;
 
 /// The answer to a start.
 pub struct Begun {
@@ -57,7 +60,9 @@ pub(super) enum Action {
     /// Tells watchers.
     Tell(Arc<Event>),
     /// Asks the keeper to start a process.
-    Spawn(Arc<Record>),
+    Spawn { record: Arc<Record>, earlier: Option<Earlier> },
+    /// Finds out when a process is ready.
+    Probe { record: Arc<Record>, entry: Arc<Entry>, held: Held },
     /// Asks the keeper something about a tree, for the life of the process.
     Ask { id: Arc<str>, key: u64, ask: Ask },
     /// Kills who outlived a finished process.
@@ -66,10 +71,14 @@ pub(super) enum Action {
     Release(u64),
     /// Kills and forgets what no record knows.
     KillStray(u64),
+    /// Kills and forgets who outlived a process that is freed.
+    FreeRest { key: u64, replies: Vec<Reply<()>> },
     /// Removes the file of a script.
     RemoveScript(Arc<Record>),
     /// Answers a start.
     AnswerStart(Reply<Begun>, Result<Begun, Error>),
+    /// Answers a kill of many.
+    AnswerKillAll(Reply<Vec<Receiver<Killed>>>, Vec<Receiver<Killed>>),
     /// Answers a kill.
     AnswerKill(Reply<Killed>, Result<Killed, Error>),
     /// Answers a delete.
@@ -78,6 +87,14 @@ pub(super) enum Action {
     Recovered,
     /// Everything has ended, as it was told to.
     AllOver,
+}
+
+/// What the keeper holds of an earlier launch of the same process. It is over; who outlived it is
+/// ended before the next one begins.
+pub(super) struct Earlier {
+    pub(super) held: Held,
+    /// Its transcript goes on; otherwise it is freed.
+    pub(super) goes_on: bool,
 }
 
 impl Effects {
@@ -94,12 +111,13 @@ impl Effects {
     }
 
     /// What need not wait for a commit that may be long in coming: everything, if nothing changes;
-    /// else what is asked of the keeper about processes that are to end.
+    /// else what is asked of the keeper about processes that are to end, or to become ready in time.
     pub(super) fn take_urgent(&mut self) -> Effects {
         if self.changes.is_empty() {
             return std::mem::take(self);
         }
-        let urgent = |action: &mut Action| matches!(action, Action::Ask { .. });
+        let urgent =
+            |action: &mut Action| matches!(action, Action::Ask { .. } | Action::Probe { .. });
         Effects { actions: self.actions.extract_if(.., urgent).collect(), ..Effects::default() }
     }
 
@@ -112,7 +130,7 @@ impl Effects {
         });
         self.actions.retain(|action| match action {
             Action::Enter(entry) => !begun.contains(&entry.seen().record.id),
-            Action::Spawn(record) => !begun.contains(&record.id),
+            Action::Spawn { record, .. } => !begun.contains(&record.id),
             _ => true,
         });
     }

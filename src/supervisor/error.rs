@@ -1,5 +1,6 @@
 //! Why a call was refused, in the project's own words. `grpc::status` turns them into statuses.
 
+use super::limits::ENFORCEABLE;
 use crate::keeper_client::KeeperError;
 use crate::process::{Refused, step};
 
@@ -15,8 +16,19 @@ pub enum Error {
     /// The id is taken by a process with another spec.
     #[error("the id {0:?} names a process with another spec")]
     IdConflict(String),
+    /// A process of the same service is live.
+    #[error("the service {service:?} of this owner and workspace is live already, as {id:?}")]
+    ServiceRunning {
+        /// Its name.
+        service: String,
+        /// The process.
+        id: String,
+    },
+    /// It has printed or set something, which would be lost.
+    #[error("the process {0:?} has output; use force to clear it")]
+    HasOutput(String),
     /// The program cannot be executed.
-    #[error("{step} {path:?}: {}", std::io::Error::from_raw_os_error(*.errno))]
+    #[error("{step}{}: {}", quoted(path), std::io::Error::from_raw_os_error(*.errno))]
     SpawnFailed {
         /// What could not be done.
         step: String,
@@ -33,11 +45,14 @@ pub enum Error {
         /// The kernel's word.
         errno: i32,
     },
-    /// It has exited.
-    #[error("the process {0:?} has exited")]
+    /// Limits that cannot be enforced here; all of them are named.
+    #[error("cannot enforce {} here; of all limits {} can be", .0.join(", "), ENFORCEABLE.join(", "))]
+    LimitUnsupported(Vec<&'static str>),
+    /// It does not run.
+    #[error("the process {0:?} does not run: it has exited, or waits for its turn or its restart")]
     NotRunning(String),
     /// It has not exited.
-    #[error("the process {0:?} has not exited; kill it first, or use force")]
+    #[error("the process {0:?} has not exited; kill it first (Delete does so by force)")]
     StillRunning(String),
     /// It runs on pipes.
     #[error("the process {0:?} runs on pipes, not on a terminal")]
@@ -67,8 +82,13 @@ pub enum Error {
         /// How much pends.
         pending: u64,
     },
+    /// A screen takes too long to be worked out.
+    #[error("the screen takes more than 30 s to be worked out from what was printed")]
+    ScreenTooCostly,
     /// As many processes as may be are held.
-    #[error("as many processes are held as may be; delete finished ones")]
+    #[error(
+        "as many processes run as --max-running allows, or wait as can be kept; try again later"
+    )]
     TooManyProcesses,
     /// The kernel has no more pids.
     #[error("the kernel has no pid left for it")]
@@ -97,6 +117,11 @@ pub struct BadField {
     pub field: String,
     /// What is wrong, and what would be right.
     pub problem: String,
+}
+
+/// A path after a word, if there is one.
+fn quoted(path: &str) -> String {
+    if path.is_empty() { String::new() } else { format!(" {path:?}") }
 }
 
 fn join(fields: &[BadField]) -> String {

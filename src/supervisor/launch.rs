@@ -1,6 +1,6 @@
 //! From what was asked for to what the keeper starts.
 //!
-//! Owns the environment of a process, and the file in which a script is handed over. Everything
+//! Owns the environment of a process, and the files in which a script is handed over. Everything
 //! here is worked out at each start, from the spec and from what this server has.
 
 use std::collections::{BTreeMap, HashSet};
@@ -10,7 +10,10 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::process::{Environment, Io, Launch, Program, Record, Script, Spec, Streams, User};
+use super::limits;
+use super::outputs::{Outputs, name};
+use crate::process::{Environment, Io, Launch, Program, Record, Script, Streams, User};
+use crate::transcript::ring::MIN_CAPACITY;
 
 /// What a clean environment begins with, as far as the server has it.
 const BASE: [&str; 10] =
@@ -34,35 +37,63 @@ type Variables = BTreeMap<Vec<u8>, Vec<u8>>;
 pub(super) struct Ground {
     env: Variables,
     scripts: PathBuf,
+    /// Where programs leave what they set.
+    pub(super) outputs: Outputs,
 }
 
 impl Ground {
-    /// The environment of this process, and the directory for scripts.
+    /// The environment of this process, and the directories for scripts and outputs.
     pub(super) fn new(state_dir: &Path) -> Ground {
         let env = std::env::vars_os();
         let env = env.map(|(name, value)| (name.into_vec(), value.into_vec())).collect();
-        Ground { env, scripts: state_dir.join("scripts") }
+        Ground { env, scripts: state_dir.join("scripts"), outputs: Outputs::new(state_dir) }
     }
 
     /// The launch of a process. A script is written where the launch says.
     pub(super) fn launch(&self, record: &Record) -> io::Result<Launch> {
         let spec = &record.spec;
-        let (io, term) = match &spec.streams {
-            Streams::Pipes { stdin, merge_stderr } => {
-                (Io::Pipes { stdin: *stdin, merge_stderr: *merge_stderr }, None)
-            }
-            Streams::Terminal { size, term } => (Io::Terminal(*size), Some(term)),
+        self.outputs.remove_previous(record);
+        if let Some(user) = &spec.user {
+            self.outputs.make_for(record, user);
+        }
+        let io = match spec.streams {
+            Streams::Pipes { stdin, merge_stderr } => Io::Pipes { stdin, merge_stderr },
+            Streams::Terminal { size, .. } => Io::Terminal(size),
         };
         Ok(Launch {
-            run: record.run,
-            env: self.variables(spec, term, record.run).into_iter().collect(),
-            cwd: spec.cwd.clone().into_bytes(),
+            id: record.id.to_string(),
+            run: record.launch,
+            first_seq: record.first_seq,
+            continues: record.restarts.count > 0,
+            args: self.args(record)?,
             io,
-            user: spec.user.clone(),
             ring_bytes: spec.transcript_bytes,
             overflow: spec.overflow,
-            ..Launch::new(&*record.id, self.args(record)?)
+            ..self.surroundings(record)
         })
+    }
+
+    /// How a command is started beside a process: as the process itself, but on pipes of its own,
+    /// where nobody reads along. Its arguments and its run are left to be said.
+    pub(super) fn beside(&self, record: &Record) -> Launch {
+        let id = format!("{}/probe", record.id);
+        let mut beside = Launch { id, ring_bytes: MIN_CAPACITY, ..self.surroundings(record) };
+        // What the process sets is its own to say.
+        beside.env.retain(|(name, _)| name != b"PROCYARD_OUTPUT");
+        beside
+    }
+
+    /// All that a process shares with the commands beside it.
+    fn surroundings(&self, record: &Record) -> Launch {
+        let spec = &record.spec;
+        Launch {
+            env: self.variables(record).into_iter().collect(),
+            cwd: spec.cwd.clone().into_bytes(),
+            user: spec.user.clone(),
+            rlimits: limits::rlimits(&spec.limits),
+            nice: spec.limits.nice,
+            ..Launch::new("", [b""; 0])
+        }
     }
 
     fn args(&self, record: &Record) -> io::Result<Vec<Vec<u8>>> {
@@ -81,7 +112,8 @@ impl Ground {
         })
     }
 
-    fn variables(&self, spec: &Spec, term: Option<&String>, run: u32) -> Variables {
+    fn variables(&self, record: &Record) -> Variables {
+        let spec = &record.spec;
         let Environment { set, inherit, inherit_all } = &spec.env;
         let mut variables = Variables::new();
         variables.insert(b"PATH".into(), USUAL_PATH.into());
@@ -99,15 +131,20 @@ impl Ground {
         if let Some(user) = &spec.user {
             variables.extend(of_user(user, &fs::read_to_string("/etc/passwd").unwrap_or_default()));
         }
-        let term = term.map(|term| ("TERM".to_owned(), term.clone()));
-        let run = ("PROCYARD_RUN".to_owned(), run.to_string());
+        let term = match &spec.streams {
+            Streams::Terminal { term, .. } => Some(("TERM".to_owned(), term.clone())),
+            Streams::Pipes { .. } => None,
+        };
+        let run = ("PROCYARD_RUN".to_owned(), record.run.to_string());
         let set = set.iter().map(|(name, value)| (name.clone(), value.clone()));
         let all = term.into_iter().chain(set).chain([run]);
         variables.extend(all.map(|(name, value)| (name.into_bytes(), value.into_bytes())));
+        let output = self.outputs.path(record).into_os_string().into_vec();
+        variables.insert(b"PROCYARD_OUTPUT".into(), output);
         variables
     }
 
-    /// A directory that no other run of any process ever had.
+    /// A directory that no other launch of any process ever had.
     fn script_dir(&self, record: &Record) -> PathBuf {
         self.scripts.join(script_name(record))
     }
@@ -151,7 +188,7 @@ impl Ground {
 }
 
 fn script_name(record: &Record) -> String {
-    format!("{}.{}", record.birth, record.run)
+    name(record.birth, record.launch)
 }
 
 fn begins(name: &str, pattern: &str) -> bool {
@@ -185,6 +222,8 @@ fn of_user(user: &User, passwd: &str) -> Variables {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::record::tests::record;
+    use crate::process::{Limits, Spec};
 
     #[test]
     fn names_that_look_like_secrets_are_private() {
@@ -204,5 +243,31 @@ mod tests {
         let user = |uid| User { uid, gid: 0, groups: Vec::new() };
         let home = |uid| of_user(&user(uid), passwd)[&b"HOME"[..]].clone();
         assert_eq!((home(7), home(8)), (b"/home/ann".to_vec(), b"/".to_vec()));
+    }
+
+    #[test]
+    fn a_command_beside_a_process_has_all_of_its_surroundings_and_streams_of_its_own() {
+        let place = tempfile::tempdir().unwrap();
+        let ground = Ground::new(place.path());
+        let mut spec = Spec::clone(&record("a", 1).spec);
+        spec.program = Program::Shell("true".into());
+        spec.streams = Streams::Pipes { stdin: true, merge_stderr: true };
+        spec.cwd = "/tmp".into();
+        spec.env.set.insert("NEW".into(), "1".into());
+        spec.limits = Limits { open_files: 9, nice: Some(3), ..Limits::default() };
+        let record = Record { spec: spec.into(), launch: 2, ..record("a", 1) };
+        let mut launch = ground.launch(&record).unwrap();
+        launch.env.retain(|(name, _)| name != b"PROCYARD_OUTPUT");
+        assert!(launch.env.contains(&(b"NEW".to_vec(), b"1".to_vec())));
+        let beside = ground.beside(&record);
+        let meant = Launch {
+            id: "a/probe".into(),
+            run: 1,
+            args: Vec::new(),
+            io: Io::Pipes { stdin: false, merge_stderr: false },
+            ring_bytes: MIN_CAPACITY,
+            ..launch
+        };
+        assert_eq!(beside, meant);
     }
 }

@@ -17,11 +17,17 @@ use crate::process::{End, Record, State, Until, WaitFor};
 use crate::transcript::{Batch, Chunk, Figures, Gap, Match, Matcher};
 
 /// Bytes that a search takes in one go.
-const SEARCHED: usize = 64 << 10;
+pub(super) const SEARCHED: usize = 64 << 10;
 
 /// Bytes that are searched where everything else runs, too. More of them are searched on a thread
 /// apart: a pattern can be slow.
 const SEARCHED_HERE: usize = 4 << 10;
+
+/// How often one looks before a place, each time further if it was little.
+const MOST_LOOKS: usize = 16;
+
+/// Bytes that one such look may take besides those that it is for.
+const LOOKED_AT: usize = 64 << 10;
 
 /// A place in the transcript of a process.
 pub struct Observer {
@@ -30,6 +36,8 @@ pub struct Observer {
     stage: watch::Receiver<Stage>,
     /// Made when the keeper has the process.
     follower: Option<Follower>,
+    /// The keeper's number for what is followed, and the run.
+    followed: (u64, u32),
     since: u64,
     /// Where it is as long as there is no follower.
     next: u64,
@@ -80,7 +88,7 @@ impl Observer {
         if since > figures.next_seq {
             return Err(Error::CursorAhead { cursor: since, next: figures.next_seq });
         }
-        Ok(Observer { entry, seen, stage, follower: None, since, next: since })
+        Ok(Observer { entry, seen, stage, follower: None, followed: (0, 0), since, next: since })
     }
 
     /// The chunk that it began with.
@@ -122,23 +130,28 @@ impl Observer {
     /// Takes what is there. What comes later wakes [`Observer::changed`].
     pub fn read(&mut self, max_bytes: usize) -> Batch {
         let seen = self.seen.borrow_and_update();
-        if let (None, Some(held)) = (&self.follower, &seen.held) {
-            let total = self.entry.total_before(self.next);
-            self.follower = Some(held.output.follow(self.next).knowing(total));
+        if let Some(held) = &seen.held
+            && (self.follower.is_none() || self.followed.0 != held.key)
+        {
+            // Another launch goes on where the one before was; another run has a new transcript.
+            let next = self.follower.as_ref().map_or(self.next, Follower::next_seq);
+            let same_run = self.followed.1 == seen.record.run;
+            let known = self.follower.as_ref().filter(|_| same_run).and_then(Follower::total);
+            let total = known.or_else(|| self.entry.total_before(next));
+            self.follower = Some(held.output.follow(next).knowing(total));
+            self.followed = (held.key, seen.record.run);
         }
-        // Of a transcript that is gone altogether only the numbers are known.
         let kept = readable(&seen).first_seq;
+        let gone = seen.progress().is_none_or(|progress| progress.ring.is_none());
         drop(seen);
-        let Some(follower) = &mut self.follower else {
-            let gap = (self.next < kept).then(|| Gap {
-                from_seq: self.next,
-                to_seq: kept - 1,
-                dropped_bytes: None,
-            });
-            self.next = self.next.max(kept);
-            return Batch { gap, chunks: Vec::new() };
-        };
-        follower.read(max_bytes)
+        let from_seq = self.next_seq();
+        if gone && from_seq < kept {
+            // Of a transcript that is gone altogether only the numbers are known.
+            (self.follower, self.next) = (None, kept);
+            let gap = Gap { from_seq, to_seq: kept - 1, dropped_bytes: None };
+            return Batch { gap: Some(gap), chunks: Vec::new() };
+        }
+        self.follower.as_mut().map(|follower| follower.read(max_bytes)).unwrap_or_default()
     }
 
     /// Remembers this place for the client that will go on from it. A follower, who keeps its
@@ -148,6 +161,46 @@ impl Observer {
         {
             self.entry.mark(follower.next_seq(), total);
         }
+    }
+
+    /// The same for a place that was passed already.
+    pub(super) fn remember_at(&self, seq: u64) {
+        if let Some(held) = &self.seen.borrow().held {
+            let mut before = held.output.follow(seq.saturating_sub(1));
+            before.read(1);
+            if let (true, Some(total)) = (before.next_seq() == seq, before.total()) {
+                self.entry.mark(seq, total);
+            }
+        }
+    }
+
+    /// What was printed right before this place: so many bytes at least, if they are kept and
+    /// not in too many pieces.
+    pub(super) fn look_back(&self, bytes: usize) -> Vec<Chunk> {
+        let seen = self.seen.borrow();
+        let (first, mut from) = (readable(&seen).first_seq, self.next_seq());
+        let (mut parts, mut found, mut count) = (Vec::new(), 0, 1);
+        for _ in 0..MOST_LOOKS {
+            let (Some(held), true) = (&seen.held, found < bytes && from > first) else {
+                break;
+            };
+            let start = first.max(from.saturating_sub(count));
+            let Batch { gap, mut chunks } = held.output.follow(start).read(bytes + LOOKED_AT);
+            chunks.retain(|chunk| chunk.seq < from);
+            if gap.is_some() || chunks.last().is_none_or(|chunk| chunk.seq + 1 < from) {
+                // More than was to be looked at; one chunk always comes.
+                if count == 1 {
+                    break;
+                }
+                count = 1.max(count / 4);
+                continue;
+            }
+            found += chunks.iter().map(|chunk| chunk.data.len()).sum::<usize>();
+            parts.push(chunks);
+            from = start;
+            count *= 2;
+        }
+        parts.into_iter().rev().flatten().collect()
     }
 
     /// Waits for news of the output or of the process.
@@ -188,6 +241,7 @@ impl Observer {
         let waited = async {
             match until {
                 Until::Exit => self.wait_exit().await,
+                Until::Ready => self.wait_ready().await,
                 Until::Output(regex) => self.wait_output(Matcher::new(regex.clone())).await,
                 Until::Quiet(pause) => self.wait_quiet(*pause, quiet).await,
             }
@@ -206,6 +260,19 @@ impl Observer {
             self.changed().await?;
         }
         Ok(Waited::MET)
+    }
+
+    async fn wait_ready(&mut self) -> Result<Waited, Error> {
+        loop {
+            let record = Arc::clone(&self.seen.borrow_and_update().record);
+            if record.is_ready() {
+                return Ok(Waited::MET);
+            }
+            if record.end().is_some() {
+                return Ok(Waited::ENDED);
+            }
+            self.changed().await?;
+        }
     }
 
     async fn wait_output(&mut self, mut matcher: Matcher) -> Result<Waited, Error> {
@@ -258,12 +325,13 @@ impl Observer {
 }
 
 fn readable(seen: &Seen) -> Figures {
-    let nothing = Figures { first_seq: 1, next_seq: 1, ..Figures::default() };
+    let first_seq = seen.record.first_seq;
+    let nothing = Figures { first_seq, next_seq: first_seq, ..Figures::default() };
     figures(&seen.record, seen.progress().as_ref()).unwrap_or(nothing)
 }
 
 /// Goes on with a search.
-async fn search(
+pub(super) async fn search(
     mut matcher: Matcher,
     chunks: Vec<Chunk>,
 ) -> Result<(Matcher, Option<Match>), Error> {
@@ -272,11 +340,19 @@ async fn search(
         let found = matcher.feed(&chunks);
         (matcher, found)
     };
+    apart(bytes, search).await
+}
+
+/// Looks through so many bytes, where it holds nobody up.
+pub(super) async fn apart<T: Send + 'static>(
+    bytes: usize,
+    look: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Error> {
     if bytes <= SEARCHED_HERE {
         tokio::task::yield_now().await;
-        return Ok(search());
+        return Ok(look());
     }
-    tokio::task::spawn_blocking(search).await.map_err(|_| Error::ShuttingDown)
+    tokio::task::spawn_blocking(look).await.map_err(|_| Error::ShuttingDown)
 }
 
 /// What there is to read of a process; none: it lives, and nobody said how far it is.
@@ -293,6 +369,6 @@ pub fn figures(record: &Record, progress: Option<&Progress>) -> Option<Figures> 
             last_time: printed.last_time,
             ..nothing(printed.next_seq)
         }),
-        None => progress.map(|progress| nothing(progress.next_seq.max(1))),
+        None => progress.map(|progress| nothing(progress.next_seq.max(record.first_seq))),
     }
 }

@@ -10,7 +10,8 @@ use crate::process::{Phase, Record};
 /// Something that the keeper holds.
 pub(super) struct Found<T> {
     pub(super) id: String,
-    pub(super) run: u32,
+    /// Which launch of it.
+    pub(super) launch: u32,
     /// All that is known of it.
     pub(super) what: T,
 }
@@ -20,8 +21,13 @@ pub(super) struct Found<T> {
 pub(super) enum Fate<T> {
     /// It is over; its transcript may be left.
     Finished(Option<T>),
-    /// It was accepted, and the keeper never heard of it: the start is asked for again.
-    StartAgain,
+    /// It waits for its turn.
+    Waits,
+    /// It was accepted, and the keeper never heard of it: the start is asked for again. An earlier
+    /// launch may be left.
+    StartAgain(Option<T>),
+    /// It has ended and waits for its restart; its transcript may be left.
+    Pauses(Option<T>),
     /// The keeper has started it, which the record may not know yet.
     GoesOn(T),
     /// It was running, and the keeper does not have it.
@@ -33,34 +39,53 @@ pub(super) fn reconcile<T>(
     records: Vec<Record>,
     found: Vec<Found<T>>,
 ) -> (Vec<(Record, Fate<T>)>, Vec<T>) {
-    let mut held: HashMap<(String, u32), T> =
-        found.into_iter().map(|found| ((found.id, found.run), found.what)).collect();
+    let mut strays = Vec::new();
+    let mut held: HashMap<String, Vec<(u32, T)>> = HashMap::new();
+    for Found { id, launch, what } in found {
+        held.entry(id).or_default().push((launch, what));
+    }
     let fates = records.into_iter().map(|record| {
-        let held = held.remove(&(record.id.to_string(), record.run));
+        let launches = held.get_mut(&*record.id);
+        let mut launches = launches.map(std::mem::take).unwrap_or_default();
+        let mut take = |wanted: &dyn Fn(u32) -> bool| {
+            let at = launches.iter().position(|(launch, _)| wanted(*launch))?;
+            Some(launches.swap_remove(at).1)
+        };
+        let held = take(&|launch| launch == record.launch);
         let fate = match (&record.phase, held) {
-            (Phase::Exited(_), held) => Fate::Finished(held),
+            // One that could not be started has the transcript of the launch before.
+            (Phase::Exited(_), held) => {
+                Fate::Finished(held.or_else(|| take(&|launch| launch == record.printing)))
+            }
             (Phase::Starting | Phase::Running(_) | Phase::Stopping { .. }, Some(held)) => {
                 Fate::GoesOn(held)
             }
-            (Phase::Starting, None) => Fate::StartAgain,
+            (Phase::Queued { .. }, _) => Fate::Waits,
+            (Phase::Backoff { .. }, held) => {
+                Fate::Pauses(held.or_else(|| take(&|launch| launch == record.printing)))
+            }
+            (Phase::Starting, None) => Fate::StartAgain(take(&|launch| launch < record.launch)),
             (Phase::Running(_) | Phase::Stopping { .. }, None) => Fate::Lost,
         };
+        strays.extend(launches.into_iter().map(|(_, what)| what));
         (record, fate)
     });
     let fates = fates.collect();
-    (fates, held.into_values().collect())
+    strays.extend(held.into_values().flatten().map(|(_, what)| what));
+    (fates, strays)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::lifecycle::Ending;
     use crate::process::record::tests::{finished, record};
     use crate::process::{Cause, Started};
 
-    const STARTED: Started = Started { pid: 7, time: 1, moment: 1 };
+    const STARTED: Started = Started { pid: 7, time: 1, moment: 1, ready: None };
 
-    fn fate(phase: Phase, run: Option<u32>) -> (Fate<u8>, Vec<u8>) {
-        let found = run.map(|run| Found { id: "a".into(), run, what: 1 });
+    fn fate(phase: Phase, launch: Option<u32>) -> (Fate<u8>, Vec<u8>) {
+        let found = launch.map(|launch| Found { id: "a".into(), launch, what: 1 });
         let record = Record { phase, ..record("a", 1) };
         let (mut fates, strays) = reconcile(vec![record], found.into_iter().collect());
         (fates.remove(0).1, strays)
@@ -68,7 +93,8 @@ mod tests {
 
     #[test]
     fn what_the_keeper_holds_goes_on() {
-        let stopping = Phase::Stopping { started: STARTED, why: Cause::Killed, kill_at: 5 };
+        let ending = Ending { why: Cause::Killed, kill_at: 5, for_good: true };
+        let stopping = Phase::Stopping { started: STARTED, ending };
         for phase in [Phase::Starting, Phase::Running(STARTED), stopping] {
             assert_eq!(fate(phase, Some(1)), (Fate::GoesOn(1), vec![]));
         }
@@ -77,12 +103,34 @@ mod tests {
     #[test]
     fn what_the_keeper_does_not_hold_is_lost_or_starts_again() {
         assert_eq!(fate(Phase::Running(STARTED), None), (Fate::Lost, vec![]));
-        assert_eq!(fate(Phase::Starting, None), (Fate::StartAgain, vec![]));
+        assert_eq!(fate(Phase::Starting, None), (Fate::StartAgain(None), vec![]));
     }
 
     #[test]
-    fn another_run_is_nobody_s() {
+    fn another_launch_is_nobody_s() {
         assert_eq!(fate(Phase::Running(STARTED), Some(2)), (Fate::Lost, vec![1]));
+    }
+
+    #[test]
+    fn who_waits_goes_on_waiting_and_an_earlier_launch_is_not_forgotten() {
+        assert_eq!(fate(Phase::Queued { ticket: 1 }, None), (Fate::Waits, vec![]));
+        assert_eq!(fate(Phase::Starting, Some(0)), (Fate::StartAgain(Some(1)), vec![]));
+        let Phase::Exited(last) = finished().phase else { panic!("finished") };
+        let pause = Phase::Backoff { last, until: 5 };
+        assert_eq!(fate(pause.clone(), Some(1)), (Fate::Pauses(Some(1)), vec![]));
+        assert_eq!(fate(pause, None), (Fate::Pauses(None), vec![]));
+    }
+
+    #[test]
+    fn launches_that_failed_do_not_take_the_transcript_along() {
+        let Phase::Exited(last) = finished().phase else { panic!("finished") };
+        for phase in [Phase::Backoff { last: last.clone(), until: 5 }, Phase::Exited(last)] {
+            let record = Record { phase, launch: 4, printing: 2, ..record("a", 1) };
+            let found = [2, 1].map(|launch| Found { id: "a".into(), launch, what: launch });
+            let (fates, strays) = reconcile(vec![record], found.into());
+            assert!(matches!(fates[0].1, Fate::Pauses(Some(2)) | Fate::Finished(Some(2))));
+            assert_eq!(strays, [1]);
+        }
     }
 
     #[test]

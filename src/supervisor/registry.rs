@@ -8,10 +8,12 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 
 use tokio::sync::watch;
 
+use super::queue::Place;
 use crate::keeper_client::{Output, Progress};
-use crate::process::{Record, Selector};
+use crate::process::{Record, Selector, Size, State, Streams};
 
-/// Places in a transcript that are remembered for readers who come back, per process.
+/// Places in a transcript that are remembered for readers who come back, per process. As many
+/// sizes of its terminal: what it showed before is drawn anew by then.
 const MOST_MARKS: usize = 256;
 
 /// A process as calls see it.
@@ -19,6 +21,10 @@ pub struct Entry {
     seen: watch::Sender<Seen>,
     marks: Mutex<BTreeMap<u64, u64>>,
     typed: Mutex<BTreeMap<u64, u64>>,
+    /// From which chunk on its terminal had which size; empty: it has none.
+    sizes: Mutex<BTreeMap<u64, Size>>,
+    /// Whoever resizes has its turn: the sizes are remembered in the order they were given.
+    pub(super) resizing: tokio::sync::Mutex<()>,
 }
 
 /// A process as it was last committed.
@@ -28,6 +34,8 @@ pub struct Seen {
     pub record: Arc<Record>,
     /// The way to it, from its start on, and as long as the keeper has something of it.
     pub held: Option<Held>,
+    /// Its place in its queue, while it waits there.
+    pub place: Option<Place>,
     /// The record was freed.
     pub removed: bool,
 }
@@ -42,6 +50,21 @@ pub struct Held {
 }
 
 impl Seen {
+    /// Its place in its queue, from 1; 0: it waits in none.
+    pub fn queue_position(&self) -> u32 {
+        self.place.as_ref().map_or(0, Place::position)
+    }
+
+    /// The same as events show it.
+    pub fn brief(&self) -> Seen {
+        Seen { record: self.record.brief(&self.record.spec.brief()), ..self.clone() }
+    }
+
+    /// Whether this is the keeper's number for it.
+    pub(super) fn is_held_as(&self, key: u64) -> bool {
+        self.held.as_ref().is_some_and(|held| held.key == key)
+    }
+
     /// What the keeper last reported of it.
     pub fn progress(&self) -> Option<Progress> {
         self.held.as_ref().map(|held| held.output.progress())
@@ -50,8 +73,17 @@ impl Seen {
 
 impl Entry {
     pub(super) fn new(record: Arc<Record>, held: Option<Held>) -> Arc<Entry> {
-        let seen = watch::Sender::new(Seen { record, held, removed: false });
-        Arc::new(Entry { seen, marks: Mutex::default(), typed: Mutex::default() })
+        let first = match record.spec.streams {
+            Streams::Terminal { size, .. } => Some((0, size)),
+            Streams::Pipes { .. } => None,
+        };
+        Arc::new(Entry {
+            seen: watch::Sender::new(Seen { record, held, place: None, removed: false }),
+            marks: Mutex::default(),
+            typed: Mutex::default(),
+            sizes: Mutex::new(first.into_iter().collect()),
+            resizing: tokio::sync::Mutex::default(),
+        })
     }
 
     /// The process as it is now.
@@ -65,7 +97,19 @@ impl Entry {
     }
 
     pub(super) fn publish(&self, seen: Seen) {
-        self.seen.send_replace(seen);
+        let record = Arc::clone(&seen.record);
+        let before = self.seen.send_replace(seen).record;
+        // Another run has another transcript, and another launch other input and a new terminal.
+        if before.run != record.run {
+            forget(&self.marks);
+        }
+        if before.launch != record.launch {
+            forget(&self.typed);
+            forget(&self.sizes);
+            if let Streams::Terminal { size, .. } = record.spec.streams {
+                self.resized(0, size);
+            }
+        }
     }
 
     /// Remembers how many bytes lie before a chunk that a reader will ask for next, so that it
@@ -85,14 +129,30 @@ impl Entry {
         self.typed.lock().unwrap_or_else(PoisonError::into_inner).get(&offset).copied()
     }
 
+    /// Remembers the size of the terminal from a chunk on. Where only the size that it has now is
+    /// known, as after an adoption, that counts from 0 on: what it shows was drawn at it.
+    pub fn resized(&self, seq: u64, size: Size) {
+        remember(&self.sizes, seq, size);
+    }
+
+    /// From which chunk on the terminal had which size, oldest first; empty on pipes.
+    pub fn sizes(&self) -> Vec<(u64, Size)> {
+        let sizes = self.sizes.lock().unwrap_or_else(PoisonError::into_inner);
+        sizes.iter().map(|(seq, size)| (*seq, *size)).collect()
+    }
+
     /// How many bytes lie before a chunk, if that is remembered.
     pub fn total_before(&self, seq: u64) -> Option<u64> {
         self.marks.lock().unwrap_or_else(PoisonError::into_inner).get(&seq).copied()
     }
 }
 
+fn forget<T>(places: &Mutex<BTreeMap<u64, T>>) {
+    places.lock().unwrap_or_else(PoisonError::into_inner).clear();
+}
+
 /// Keeps one more, and the newest of them only.
-fn remember(places: &Mutex<BTreeMap<u64, u64>>, at: u64, place: u64) {
+fn remember<T>(places: &Mutex<BTreeMap<u64, T>>, at: u64, place: T) {
     let mut places = places.lock().unwrap_or_else(PoisonError::into_inner);
     places.insert(at, place);
     if places.len() > MOST_MARKS {
@@ -126,6 +186,8 @@ pub struct Page {
 pub struct Counts {
     /// Not finished.
     pub live: usize,
+    /// Of these, those that wait in queues.
+    pub queued: usize,
     /// Finished.
     pub finished: usize,
 }
@@ -140,7 +202,9 @@ impl Registry {
     pub fn counts(&self) -> Counts {
         let tables = self.read();
         let live = tables.live.len();
-        Counts { live, finished: tables.by_birth.len() - live }
+        let waits = |entry: &&Arc<Entry>| entry.seen.borrow().record.state() == State::Queued;
+        let queued = tables.live.values().filter(waits).count();
+        Counts { live, queued, finished: tables.by_birth.len() - live }
     }
 
     /// Up to `size` processes that were made before the one with the birth `before`.

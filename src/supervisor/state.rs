@@ -6,23 +6,26 @@
 
 mod anew;
 mod calls;
+mod ending;
 mod slot;
+mod starting;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::effects::{Action, Begun, Effects, Killed, Reply};
+use super::effects::{Action, Begun, Effects, Killed, Receiver, Reply};
 use super::error::Error;
-use super::registry::Held;
+use super::queue::{Capacity, Queues};
 use super::retention::{Finished, Keep};
 use crate::events::Event;
 use crate::keeper_client::{Report, Spawned};
-use crate::process::lifecycle::{Ask, Consequence, Happening, Order, after};
+use crate::process::lifecycle::{Ask, Consequence, Happening, Order};
 use crate::process::{
-    Cause, Descendant, End, Exit, Kind, Life, Moment, Phase, Printed, Spec, Started, Stop,
+    Cause, Descendant, End, Exit, Kind, Moment, Phase, Record, Selector, Spec, Stop,
+    StructuredOutput,
 };
 use crate::store::Change;
-use slot::{Slot, Waiting, end, printed, release_if_empty};
+use slot::{Slot, printed, release_if_empty};
 
 /// Longest grace that a shutdown gives: the keeper waits for 20 s and then kills all.
 const SHUTDOWN_GRACE: std::time::Duration = std::time::Duration::from_secs(12);
@@ -39,6 +42,17 @@ pub(super) struct Now {
     pub(super) wall: u64,
 }
 
+impl Now {
+    /// Something between 0 and 1 that nobody foresees: the last digits of the clock.
+    fn chance(self) -> f64 {
+        const DIGITS: u64 = 1_000_003;
+        (self.wall % DIGITS) as f64 / DIGITS as f64
+    }
+}
+
+/// What makes a service the same: its name, owner and workspace.
+type ServiceKey = (String, String, String);
+
 /// Something that the supervisor is told.
 pub(super) enum Input {
     /// A call.
@@ -47,8 +61,12 @@ pub(super) enum Input {
     Spawned { id: Arc<str>, result: Result<Spawned, Error> },
     /// The keeper's answer to a question about a tree.
     Answered { id: Arc<str>, ask: Ask, members: Vec<Descendant> },
+    /// The probe of a launch was met.
+    Ready { id: Arc<str>, launch: u32 },
     /// The keeper's report.
     Report(Report),
+    /// A process has exited, as the keeper reports it, and what it set was read.
+    Exited { key: u64, exit: Exit, output: Option<StructuredOutput> },
     /// Time has passed.
     Tick,
 }
@@ -59,6 +77,10 @@ pub(super) enum Call {
     Start { id: Option<String>, spec: Box<Spec>, starter: Starter },
     /// End a process; without `stop`, as its spec says.
     Kill { id: String, stop: StopOrder, reply: Reply<Killed> },
+    /// End all live processes that match.
+    KillAll { selector: Selector, stop: StopOrder, reply: Reply<Vec<Receiver<Killed>>> },
+    /// Run a process again.
+    Run { id: String, force: bool, reply: Reply<Begun> },
     /// Free a process.
     Delete { id: String, force: bool, reply: Reply<()> },
 }
@@ -100,22 +122,28 @@ pub(super) struct State {
     slots: HashMap<Arc<str>, Slot>,
     /// Whom the keeper's numbers mean.
     keys: HashMap<u64, Arc<str>>,
-    /// Exits that overtook the answer to their spawn. No more than spawns are under way.
+    /// Exits of whom nobody knows: they may have overtaken the answer to their spawn, and are kept
+    /// as long as spawns are under way. Others are those of probes.
     early: HashMap<u64, Exit>,
     starting: usize,
     timers: BTreeSet<(Moment, Arc<str>)>,
     live: usize,
+    queues: Queues,
+    /// The live process of each service.
+    services: HashMap<ServiceKey, Arc<str>>,
     finished: Finished,
     keep: Keep,
     next_birth: u64,
     next_event: u64,
     shutting_down: bool,
+    /// Nobody is admitted, as who has room is being found out.
+    closed: bool,
     /// Why nothing can be recorded at present.
     failing: Option<String>,
 }
 
 impl State {
-    pub(super) fn new(keep: Keep, next_birth: u64, next_event: u64) -> State {
+    pub(super) fn new(keep: Keep, capacity: Capacity, next_birth: u64, next_event: u64) -> State {
         State {
             slots: HashMap::new(),
             keys: HashMap::new(),
@@ -123,11 +151,14 @@ impl State {
             starting: 0,
             timers: BTreeSet::new(),
             live: 0,
+            queues: Queues::new(capacity),
+            services: HashMap::new(),
             finished: Finished::default(),
             keep,
             next_birth,
             next_event,
             shutting_down: false,
+            closed: false,
             failing: None,
         }
     }
@@ -140,6 +171,25 @@ impl State {
         timer.into_iter().chain(expiry).min()
     }
 
+    /// The record of a process that the keeper has started.
+    pub(super) fn launched(&self, key: u64) -> Option<&Arc<Record>> {
+        self.keys.get(&key).and_then(|id| self.slots.get(id)).map(|slot| &slot.record)
+    }
+
+    /// What a process has set is read before its exit is taken.
+    pub(super) fn is_exiting(&mut self, key: u64) {
+        if let Some(slot) = self.keys.get(&key).and_then(|id| self.slots.get_mut(id)) {
+            slot.exiting = true;
+        }
+    }
+
+    /// The exit that overtook the answer to its spawn, which is this input. It comes next.
+    pub(super) fn overtaken(&mut self, input: &Input) -> Option<Input> {
+        let Input::Spawned { result: Ok(Spawned { key, .. }), .. } = input else { return None };
+        let exit = self.early.remove(key)?;
+        Some(Input::Report(Report::Exited { key: *key, exit }))
+    }
+
     /// Takes one input. Synchronous: all that takes time is an effect.
     pub(super) fn apply(&mut self, input: Input, now: Now) -> Effects {
         let mut effects = Effects::default();
@@ -149,6 +199,10 @@ impl State {
                 self.start(id, *spec, starter, now, then);
             }
             Input::Call(Call::Kill { id, stop, reply }) => self.kill(&id, stop, reply, now, then),
+            Input::Call(Call::KillAll { selector, stop, reply }) => {
+                self.kill_all(&selector, stop, reply, now, then);
+            }
+            Input::Call(Call::Run { id, force, reply }) => self.run(&id, force, reply, now, then),
             Input::Call(Call::Delete { id, force, reply }) => {
                 self.delete(&id, force, reply, now, then);
             }
@@ -160,87 +214,19 @@ impl State {
                 };
                 self.happen(&id, happening, now, then);
             }
+            Input::Ready { id, launch } => self.ready(&id, launch, now, then),
             Input::Report(Report::Exited { key, exit }) => self.exited(key, exit, now, then),
+            Input::Exited { key, exit, output } => {
+                if let Some(slot) = self.keys.get(&key).and_then(|id| self.slots.get_mut(id)) {
+                    (slot.output, slot.exiting) = (output, false);
+                }
+                self.exited(key, exit, now, then);
+            }
             Input::Report(Report::Drained { key }) => self.drained(key, then),
             Input::Report(Report::Shutdown) => self.shut_down(now, then),
             Input::Tick => self.tick(now, then),
         }
         effects
-    }
-
-    fn spawned(
-        &mut self,
-        id: &Arc<str>,
-        result: Result<Spawned, Error>,
-        now: Now,
-        then: &mut Effects,
-    ) {
-        self.starting -= 1;
-        let spawned = match result {
-            Ok(spawned) => spawned,
-            Err(Error::OutOfDescriptors | Error::TooManyProcesses) if self.make_way(now, then) => {
-                return self.start_again(id, then);
-            }
-            Err(error) => return self.not_started(id, &error, now, then),
-        };
-        let Some(slot) = self.slots.get_mut(id) else { return };
-        let Spawned { key, pid, start_time, output, existed: _, continued: _ } = spawned;
-        slot.held = Some(Held { key, output });
-        slot.started = Some(Started { pid, time: start_time, moment: now.moment });
-        self.keys.insert(key, Arc::clone(id));
-        let entry = Arc::clone(&slot.entry);
-        let starts = std::mem::take(&mut slot.waiting.starts);
-        let deadline = slot.record.spec.timeout.map(|span| after(now.moment, span));
-        self.happen(id, Happening::Started { deadline }, now, then);
-        if let Some(exit) = self.early.remove(&key) {
-            self.happen(id, Happening::Exited(exit), now, then);
-        }
-        let runs = self.slots.get(id).is_some_and(|slot| slot.life.is_running());
-        then.patient = runs && starts.iter().all(|starter| starter.patient);
-        for Starter { reply, existed, .. } in starts {
-            let begun = Begun { entry: Arc::clone(&entry), existed };
-            then.actions.push(Action::AnswerStart(reply, Ok(begun)));
-        }
-        if self.starting == 0 {
-            self.early.clear();
-        }
-    }
-
-    /// Frees some of the finished processes of which the keeper holds something, oldest first: the
-    /// living go before the dead. False: there are none.
-    fn make_way(&mut self, now: Now, then: &mut Effects) -> bool {
-        let held = |id: &&Arc<str>| self.slots.get(*id).is_some_and(|slot| slot.held.is_some());
-        let oldest = self.finished.oldest_first().filter(held).take(MADE_WAY);
-        let oldest: Vec<Arc<str>> = oldest.cloned().collect();
-        for id in &oldest {
-            tracing::warn!(%id, "freed before its time: the keeper can hold no more");
-            self.remove(id, now, then);
-        }
-        !oldest.is_empty()
-    }
-
-    fn start_again(&mut self, id: &Arc<str>, then: &mut Effects) {
-        let Some(slot) = self.slots.get(id) else { return };
-        then.actions.push(Action::Spawn(Arc::clone(&slot.record)));
-        self.starting += 1;
-    }
-
-    /// A process that never was leaves no record. Only if whoever asked cannot be told (because
-    /// the server died in between), the record has to tell.
-    fn not_started(&mut self, id: &Arc<str>, error: &Error, now: Now, then: &mut Effects) {
-        let Some(slot) = self.slots.get_mut(id) else { return };
-        if slot.record.spec.is_script() {
-            then.actions.push(Action::RemoveScript(Arc::clone(&slot.record)));
-        }
-        if slot.waiting.starts.is_empty() {
-            self.never_ran(id, Cause::StartFailed, error.to_string(), now, then);
-            return;
-        }
-        let Some(slot) = self.slots.remove(id) else { return };
-        self.live -= 1;
-        slot.leave(then);
-        slot.waiting.fail(id, error, then);
-        self.over(then);
     }
 
     fn exited(&mut self, key: u64, exit: Exit, now: Now, then: &mut Effects) {
@@ -260,7 +246,7 @@ impl State {
         if end.output_complete {
             return;
         }
-        let end = End { output_complete: true, printed: printed(&slot.held), ..end.clone() };
+        let end = End { output_complete: true, printed: printed(slot), ..end.clone() };
         slot.set_phase(Phase::Exited(end));
         release_if_empty(slot, &mut self.keys, then);
         then.changes.push(Change::Update(Arc::clone(&slot.record)));
@@ -294,29 +280,24 @@ impl State {
     /// Lets the life of a process take its course.
     fn happen(&mut self, id: &Arc<str>, happening: Happening, now: Now, then: &mut Effects) {
         let Some(slot) = self.slots.get_mut(id) else { return };
-        let Consequence { events, asks, mut ended } = slot.life.apply(happening, now.moment);
-        let changed = !events.is_empty();
+        // It is over by itself, though that is not told yet: nothing can end it any more.
+        if slot.exiting && matches!(happening, Happening::Stop(_) | Happening::Tick { .. }) {
+            return;
+        }
+        let Consequence { events, asks, ended, start } = slot.life.apply(happening, now.moment);
+        let mut changed = !events.is_empty();
         for kind in events {
-            let Some(started) = slot.started else { continue };
-            let phase = match kind {
-                Kind::Started => Some(Phase::Running(started)),
-                Kind::Stopping => slot.life.ending().map(|(why, kill_at)| Phase::Stopping {
-                    started,
-                    why,
-                    kill_at,
-                }),
-                Kind::Completed => {
-                    ended.take().map(|ended| Phase::Exited(end(slot, started, ended)))
-                }
-                Kind::Deleted => None,
-            };
-            let Some(phase) = phase else { continue };
+            let Some(phase) = slot.phase_after(kind, now.wall) else { continue };
             slot.set_phase(phase);
-            if kind == Kind::Completed {
-                release_if_empty(slot, &mut self.keys, then);
-            }
             then.actions.push(Action::Publish(Arc::clone(&slot.entry), slot.seen()));
             tell(kind, slot, &mut self.next_event, now, then);
+        }
+        // Another order may have changed how it ends.
+        if let Some(phase) = slot.phase_after(Kind::Stopping, now.wall)
+            && phase != slot.record.phase
+        {
+            slot.set_phase(phase);
+            changed = true;
         }
         if changed {
             then.changes.push(Change::Update(Arc::clone(&slot.record)));
@@ -325,6 +306,18 @@ impl State {
             let ask = |ask| Action::Ask { id: Arc::clone(id), key: held.key, ask };
             then.actions.extend(asks.into_iter().map(ask));
         }
+        if let Some(ended) = ended {
+            self.ended(id, ended, now, then);
+        }
+        if start {
+            self.launch(id, now, then);
+        }
+        self.set_timer(id);
+    }
+
+    /// Sees to it that a process hears of the time when it wants to.
+    fn set_timer(&mut self, id: &Arc<str>) {
+        let Some(slot) = self.slots.get_mut(id) else { return };
         let timer = slot.life.wake_at();
         if slot.timer != timer {
             if let Some(old) = std::mem::replace(&mut slot.timer, timer) {
@@ -332,92 +325,15 @@ impl State {
             }
             self.timers.extend(timer.map(|at| (at, Arc::clone(id))));
         }
-        if changed && slot.record.end().is_some() {
-            self.completed(id, now, then);
-        }
     }
 
-    /// A process is over: whoever waited for that is answered.
-    fn completed(&mut self, id: &Arc<str>, now: Now, then: &mut Effects) {
-        let Some(slot) = self.slots.get_mut(id) else { return };
-        self.live -= 1;
-        then.actions.push(Action::Finish(Arc::clone(&slot.record)));
-        if slot.record.spec.is_script() {
-            then.actions.push(Action::RemoveScript(Arc::clone(&slot.record)));
-        }
-        // Those who asked for the start were answered when it had started.
-        let Waiting { starts: _, kills, deletes } = std::mem::take(&mut slot.waiting);
-        for reply in kills {
-            let killed = Killed { seen: slot.seen(), reached: slot.reached.clone() };
-            then.actions.push(Action::AnswerKill(reply, Ok(killed)));
-        }
-        slot.reached = Vec::new();
-        let time = slot.record.end().map_or(0, |end| end.time);
-        self.finished.insert(time, slot.record.birth, &slot.record.id, slot.bytes());
-        if !deletes.is_empty() {
-            self.remove(id, now, then);
-        }
-        then.actions.extend(deletes.into_iter().map(|reply| Action::AnswerDelete(reply, Ok(()))));
-        self.retain(now, then);
-        self.over(then);
-    }
-
-    /// Frees the oldest finished processes, as many as are too many.
-    fn retain(&mut self, now: Now, then: &mut Effects) {
-        while let Some(id) = self.finished.excess(&self.keep, now.wall) {
-            self.remove(&id, now, then);
-        }
-    }
-
-    /// Frees a finished process.
-    fn remove(&mut self, id: &Arc<str>, now: Now, then: &mut Effects) {
-        let Some(slot) = self.slots.remove(id) else { return };
-        let time = slot.record.end().map_or(0, |end| end.time);
-        self.finished.remove(time, slot.record.birth);
-        slot.leave(then);
-        if let Some(held) = &slot.held {
-            self.keys.remove(&held.key);
-            then.actions.push(Action::Release(held.key));
-        }
-        tell(Kind::Deleted, &slot, &mut self.next_event, now, then);
-    }
-
-    /// Ends the record of a process that never ran or was lost.
-    fn never_ran(
-        &mut self,
-        id: &Arc<str>,
-        cause: Cause,
-        detail: String,
-        now: Now,
-        then: &mut Effects,
-    ) {
-        let Some(slot) = self.slots.get_mut(id) else { return };
-        let end = End {
-            cause,
-            time: now.wall,
-            started: slot.started,
-            exit: None,
-            printed: Printed { next_seq: 1, ..Printed::default() },
-            output_complete: cause != Cause::Lost,
-            detail,
-        };
-        slot.life = Life::Exited;
-        slot.set_phase(Phase::Exited(end));
-        then.changes.push(Change::Update(Arc::clone(&slot.record)));
-        then.actions.push(Action::Publish(Arc::clone(&slot.entry), slot.seen()));
-        tell(Kind::Completed, slot, &mut self.next_event, now, then);
-        self.completed(id, now, then);
-    }
-
-    fn over(&self, then: &mut Effects) {
-        if self.shutting_down && self.live == 0 {
-            then.actions.push(Action::AllOver);
-        }
-    }
-
-    /// Whether it can be recorded again is known when it is tried: what comes now may begin.
-    pub(super) fn try_again(&mut self) {
+    /// Whether it can be recorded again is known when it is tried: what comes now may begin, and
+    /// who waited for what could not.
+    pub(super) fn try_again(&mut self, now: Now) -> Effects {
+        let mut effects = Effects::default();
         self.failing = None;
+        self.admit(now, &mut effects);
+        effects
     }
 
     /// A commit has failed. What it would have begun does not begin; the rest will be tried again.
@@ -426,8 +342,8 @@ impl State {
         self.failing = Some(error.into());
         for id in begun {
             let Some(slot) = self.slots.remove(id) else { continue };
-            self.live -= 1;
             self.starting -= 1;
+            self.live_no_more(&slot);
             slot.waiting.fail(id, &Error::Store(error.into()), &mut effects);
         }
         self.over(&mut effects);

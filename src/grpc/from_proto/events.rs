@@ -1,14 +1,21 @@
-//! Requests of `events.proto`: Watch.
+//! Requests of `events.proto`: Watch, Sleep.
 
 use std::time::Duration;
 
 use super::problems::Problems;
-use super::records::selector;
-use super::values::{heartbeat, words};
+use super::records::{selector, selector_at};
+use super::spec::description;
+use super::values::{Span, duration, heartbeat, words};
 use crate::events::Kind;
 use crate::grpc::pb;
 use crate::process::{AnyOf, Selector};
 use crate::supervisor::Error;
+
+/// How long a sleep may be.
+const SLEEP: Span =
+    Span::new(Duration::from_millis(100), Duration::from_secs(3600), "100 ms to 1 h");
+/// Time between ticks.
+const TICK: Span = Span::new(Duration::from_secs(5), Duration::from_secs(3600), "5 s to 1 h");
 
 /// Events to watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +52,44 @@ impl TryFrom<pb::WatchRequest> for WatchOrder {
     }
 }
 
+/// A time to sleep.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SleepOrder {
+    /// How long.
+    pub duration: Duration,
+    /// Time between ticks; none: no ticks.
+    pub tick_interval: Option<Duration>,
+    /// What it is for.
+    pub description: String,
+    /// Whose completion ends it; none: nobody's.
+    pub wake_on: Option<Selector>,
+}
+
+impl TryFrom<pb::SleepRequest> for SleepOrder {
+    type Error = Error;
+
+    fn try_from(request: pb::SleepRequest) -> Result<SleepOrder, Error> {
+        let pb::SleepRequest { duration: span, tick_interval, description: text, wake_on } =
+            request;
+        Problems::collect(|problems| {
+            let span = match duration(problems, "duration", span, &SLEEP) {
+                Ok(None) => Err(problems.add("duration", "required: 100 ms to 1 h")),
+                Ok(Some(span)) => Ok(span),
+                Err(reported) => Err(reported),
+            };
+            let tick_interval = duration(problems, "tick_interval", tick_interval, &TICK);
+            let description = description(problems, "description", text);
+            let wake_on = wake_on.map(|chosen| selector_at(problems, "wake_on", chosen));
+            Ok(SleepOrder {
+                duration: span?,
+                tick_interval: tick_interval?,
+                description: description?,
+                wake_on,
+            })
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -69,8 +114,54 @@ mod tests {
         assert_eq!(
             refused(WatchOrder::try_from(request)),
             [
-                "kinds[1]: is 0: one of KIND_STARTED, KIND_STOPPING, KIND_COMPLETED, KIND_DELETED",
+                "kinds[1]: is 0: one of KIND_QUEUED, KIND_STARTED, KIND_READY, KIND_STOPPING, KIND_COMPLETED, KIND_RESTARTING, KIND_RUN_AGAIN, KIND_DELETED",
                 "heartbeat_interval: is 0ns: 1 s to 10 min",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_sleep_is_taken_as_it_is_meant() {
+        let span = |seconds| Some(prost_types::Duration { seconds, nanos: 0 });
+        let plain = SleepOrder {
+            duration: Duration::from_secs(3600),
+            tick_interval: None,
+            description: String::new(),
+            wake_on: None,
+        };
+        let request = pb::SleepRequest { duration: span(3600), ..Default::default() };
+        assert_eq!(SleepOrder::try_from(request.clone()), Ok(plain.clone()));
+        let full = pb::SleepRequest {
+            tick_interval: span(5),
+            description: "the build\nand more".into(),
+            wake_on: Some(pb::Selector::default()),
+            ..request
+        };
+        let meant = SleepOrder {
+            tick_interval: Some(Duration::from_secs(5)),
+            description: "the build".into(),
+            wake_on: Some(Selector::default()),
+            ..plain
+        };
+        assert_eq!(SleepOrder::try_from(full), Ok(meant));
+    }
+
+    #[test]
+    fn a_bad_sleep_tells_all_that_is_bad() {
+        let request = pb::SleepRequest {
+            duration: None,
+            tick_interval: Some(prost_types::Duration { seconds: 4, nanos: 999_999_999 }),
+            description: "x".repeat(81),
+            wake_on: Some(pb::Selector { outcomes: vec![9], ..Default::default() }),
+        };
+        assert_eq!(
+            refused(SleepOrder::try_from(request)),
+            [
+                "duration: required: 100 ms to 1 h",
+                "tick_interval: is 4.999999999s: 5 s to 1 h",
+                "description: has 81 characters in its line: at most 80",
+                "wake_on.outcomes[0]: is 9: one of OUTCOME_SUCCEEDED, OUTCOME_FAILED, \
+                 OUTCOME_CANCELED, OUTCOME_TIMED_OUT",
             ]
         );
     }

@@ -1,15 +1,16 @@
-//! Requests of `lifecycle.proto`: Start, Kill, Delete.
+//! Requests of `lifecycle.proto`: Start, Kill, Run, Delete.
 
 use std::time::Duration;
 
 use super::problems::{Problems, Reported};
+use super::records::selector;
 use super::spec::{GRACE, spec};
-use super::transcript::view;
 use super::values::{duration, existing_id, signal};
+use super::view::view;
 use super::wait::wait_for;
 use crate::grpc::clip::quoted;
 use crate::grpc::pb;
-use crate::process::{Spec, WaitFor};
+use crate::process::{Selector, Spec, WaitFor};
 use crate::supervisor::Error;
 use crate::transcript::View;
 
@@ -29,16 +30,34 @@ pub struct StartOrder {
     pub view: Option<View>,
 }
 
-/// A process to end.
+/// Processes to end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KillOrder {
-    /// The process.
-    pub id: String,
+    /// Which.
+    pub target: KillTarget,
     /// Signal to ask with; none: as its spec says.
     pub signal: Option<i32>,
     /// Time until SIGKILL; none: as its spec says.
     pub grace: Option<Duration>,
     /// SIGKILL at once.
+    pub force: bool,
+}
+
+/// Which processes to end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KillTarget {
+    /// This one.
+    Id(String),
+    /// All live ones that it matches.
+    Selector(Selector),
+}
+
+/// A process to run again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunOrder {
+    /// The process.
+    pub id: String,
+    /// Clears what it left.
     pub force: bool,
 }
 
@@ -74,14 +93,31 @@ impl TryFrom<pb::KillRequest> for KillOrder {
     fn try_from(request: pb::KillRequest) -> Result<KillOrder, Error> {
         let pb::KillRequest { target, signal: text, grace, force } = request;
         Problems::collect(|problems| {
-            let id = match target {
-                Some(pb::kill_request::Target::Id(id)) => existing_id(problems, id),
-                None => Err(problems.add("target", "required: the id of a process")),
+            let target = match target {
+                Some(pb::kill_request::Target::Id(id)) => {
+                    existing_id(problems, id).map(KillTarget::Id)
+                }
+                Some(pb::kill_request::Target::Selector(chosen)) => {
+                    let selector = selector(problems, Some(chosen));
+                    if selector == Selector::default() {
+                        problems.add("selector", "is empty: at least one field of it");
+                    }
+                    Ok(KillTarget::Selector(selector))
+                }
+                None => Err(problems.add("target", "required: id or selector")),
             };
             let signal = text.map(|text| signal(problems, "signal", &text)).transpose();
             let grace = duration(problems, "grace", grace, &GRACE);
-            Ok(KillOrder { id: id?, signal: signal?, grace: grace?, force })
+            Ok(KillOrder { target: target?, signal: signal?, grace: grace?, force })
         })
+    }
+}
+
+impl TryFrom<pb::RunRequest> for RunOrder {
+    type Error = Error;
+
+    fn try_from(pb::RunRequest { id, force }: pb::RunRequest) -> Result<RunOrder, Error> {
+        Problems::collect(|problems| Ok(RunOrder { id: existing_id(problems, id)?, force }))
     }
 }
 
@@ -135,7 +171,7 @@ mod tests {
             id: "?".into(),
             spec: None,
             wait: Some(pb::WaitFor::default()),
-            view: Some(pb::View { max_bytes: u32::MAX }),
+            view: Some(pb::View { max_bytes: u32::MAX, ..Default::default() }),
         };
         let told = refused(StartOrder::try_from(request));
         let paths: Vec<_> = told.iter().map(|told| told.split(": ").next().unwrap()).collect();
@@ -146,7 +182,12 @@ mod tests {
     fn a_kill_says_only_what_differs_from_the_spec() {
         let target = Some(Target::Id("a".into()));
         let order = KillOrder::try_from(pb::KillRequest { target, ..Default::default() }).unwrap();
-        let plain = KillOrder { id: "a".into(), signal: None, grace: None, force: false };
+        let plain = KillOrder {
+            target: KillTarget::Id("a".into()),
+            signal: None,
+            grace: None,
+            force: false,
+        };
         assert_eq!(order, plain);
         let request = pb::KillRequest {
             target: Some(Target::Id("a".into())),
@@ -170,7 +211,7 @@ mod tests {
         assert_eq!(
             told,
             [
-                "target: required: the id of a process",
+                "target: required: id or selector",
                 "signal: is \"\": a name as \"TERM\" or \"SIGTERM\", or a number from 1 to 64",
                 "grace: is 3601s: 0 to 1 h",
             ]

@@ -95,7 +95,7 @@ fn filename(problems: &mut Problems, name: String) -> Result<String, Reported> {
 }
 
 /// A program and its arguments, as the kernel takes them.
-fn arguments<A: AsRef<[u8]>>(
+pub(super) fn arguments<A: AsRef<[u8]>>(
     problems: &mut Problems,
     field: &str,
     args: &[A],

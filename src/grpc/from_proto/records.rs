@@ -58,16 +58,35 @@ impl TryFrom<pb::ListRequest> for ListOrder {
 
 /// The field `selector`. Texts are not looked at: one that no spec can have matches nothing.
 pub(super) fn selector(problems: &mut Problems, selector: Option<pb::Selector>) -> Selector {
-    let pb::Selector { states, outcomes, r#ref, name, owner, workspace, labels } =
-        selector.unwrap_or_default();
+    selector_at(problems, "selector", selector.unwrap_or_default())
+}
+
+/// A selector in a field of another name.
+pub(super) fn selector_at(problems: &mut Problems, at: &str, selector: pb::Selector) -> Selector {
+    let pb::Selector {
+        states,
+        outcomes,
+        r#ref,
+        name,
+        service,
+        owner,
+        workspace,
+        labels,
+        mode,
+        queue,
+    } = selector;
+    let mode = if mode == pb::Mode::Unspecified as i32 { Vec::new() } else { vec![mode] };
     Selector {
-        states: words(problems, "selector.states", states),
-        outcomes: words(problems, "selector.outcomes", outcomes),
+        states: words(problems, &format!("{at}.states"), states),
+        outcomes: words(problems, &format!("{at}.outcomes"), outcomes),
         reference: r#ref,
         name,
+        service,
         owner,
         workspace,
         labels: labels.into_iter().collect(),
+        queue,
+        mode: words(problems, &format!("{at}.mode"), mode).pop(),
     }
 }
 
@@ -102,7 +121,7 @@ fn after(problems: &mut Problems, token: &str) -> Result<Option<u64>, Reported> 
 mod tests {
     use super::*;
     use crate::grpc::from_proto::refused;
-    use crate::process::{Outcome, State};
+    use crate::process::{Mode, Outcome, State};
 
     fn list(change: impl FnOnce(&mut pb::ListRequest)) -> Result<ListOrder, Error> {
         let mut request = pb::ListRequest::default();
@@ -141,18 +160,24 @@ mod tests {
             outcomes: vec![1],
             r#ref: "r".into(),
             name: "n".into(),
+            service: "s".into(),
             owner: "o".into(),
             workspace: "w".into(),
             labels: [("k".into(), "v".into())].into(),
+            mode: pb::Mode::Service.into(),
+            queue: "q".into(),
         };
         let meant = Selector {
             states: vec![State::Running, State::Exited],
             outcomes: vec![Outcome::Succeeded],
             reference: "r".into(),
             name: "n".into(),
+            service: "s".into(),
             owner: "o".into(),
             workspace: "w".into(),
             labels: [("k".into(), "v".into())].into(),
+            mode: Some(Mode::Service),
+            queue: "q".into(),
         };
         let order = list(|request| request.selector = Some(asked)).unwrap();
         assert_eq!(order.selector, meant);
@@ -161,15 +186,15 @@ mod tests {
     #[test]
     fn a_bad_list_tells_all_that_is_bad() {
         let told = refused(list(|request| {
-            let (states, outcomes) = (vec![3, 1], vec![0]);
+            let (states, outcomes) = (vec![3, 7], vec![0]);
             request.selector = Some(pb::Selector { states, outcomes, ..Default::default() });
             request.page_size = 1001;
         }));
         assert_eq!(
             told,
             [
-                "selector.states[1]: is 1: one of STATE_STARTING, STATE_RUNNING, STATE_STOPPING, \
-                 STATE_EXITED",
+                "selector.states[1]: is 7: one of STATE_QUEUED, STATE_STARTING, STATE_RUNNING, \
+                 STATE_STOPPING, STATE_BACKOFF, STATE_EXITED",
                 "selector.outcomes[0]: is 0: one of OUTCOME_SUCCEEDED, OUTCOME_FAILED, \
                  OUTCOME_CANCELED, OUTCOME_TIMED_OUT",
                 "page_size: is 1001: up to 1000",

@@ -5,9 +5,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use super::environment::environment;
+use super::limits::limits;
 use super::problems::{Problems, Reported};
 use super::program::program;
 use super::values::{LINE, Span, duration, line, signal, without_nul};
+use super::work::{mode, readiness, service};
 use crate::grpc::clip::quoted;
 use crate::grpc::pb;
 use crate::grpc::words::Word;
@@ -45,8 +47,14 @@ pub(super) fn spec(problems: &mut Problems, spec: Option<pb::Spec>) -> Result<Sp
         labels: pairs,
         owner,
         workspace,
+        mode: kind,
+        service: service_name,
+        readiness: ready,
+        restart,
+        queue,
         timeout,
         stop: ending,
+        limits: bounds,
         user: other,
         transcript_bytes,
         overflow: full,
@@ -56,13 +64,18 @@ pub(super) fn spec(problems: &mut Problems, spec: Option<pb::Spec>) -> Result<Sp
     let cwd = cwd(problems, directory);
     let env = environment(problems, env);
     let name = line(problems, "spec.name", name);
-    let description = description(problems, text);
+    let description = description(problems, "spec.description", text);
     let reference = line(problems, "spec.ref", r#ref);
     let labels = labels(problems, pairs);
     let owner = line(problems, "spec.owner", owner);
     let workspace = line(problems, "spec.workspace", workspace);
+    let mode = mode(problems, kind);
+    let service = service(problems, mode, service_name, restart);
+    let readiness = readiness(problems, ready);
+    let queue = line(problems, "spec.queue", queue);
     let timeout = duration(problems, "spec.timeout", timeout, &TIMEOUT);
     let stop = stop(problems, ending);
+    let limits = limits(problems, bounds);
     let user = user(problems, other);
     let transcript_bytes = ring_size(problems, transcript_bytes);
     let overflow = overflow(problems, full);
@@ -77,8 +90,13 @@ pub(super) fn spec(problems: &mut Problems, spec: Option<pb::Spec>) -> Result<Sp
         labels,
         owner: owner?,
         workspace: workspace?,
+        mode: mode?,
+        service: service?,
+        readiness: readiness?,
+        queue: queue?,
         timeout: timeout?,
         stop: stop?,
+        limits: limits?,
         user: user?,
         transcript_bytes: transcript_bytes?,
         overflow: overflow?,
@@ -121,12 +139,17 @@ fn cwd(problems: &mut Problems, cwd: String) -> Result<String, Reported> {
     Ok(cwd)
 }
 
-fn description(problems: &mut Problems, text: String) -> Result<String, Reported> {
+/// What something is for: of several lines the first.
+pub(super) fn description(
+    problems: &mut Problems,
+    field: &str,
+    text: String,
+) -> Result<String, Reported> {
     let first = text.lines().next().unwrap_or_default();
     let length = first.chars().count();
     if length > DESCRIPTION {
         let problem = format_args!("has {length} characters in its line: at most {DESCRIPTION}");
-        return Err(problems.add("spec.description", problem));
+        return Err(problems.add(field, problem));
     }
     Ok(first.to_owned())
 }

@@ -1,9 +1,10 @@
-//! Requests of `transcript.proto`: Read, Follow, and the view of an answer.
+//! Requests of `transcript.proto`: Read and Follow.
 
 use std::time::Duration;
 
-use super::problems::{Problems, Reported};
+use super::problems::Problems;
 use super::values::{Span, duration, existing_id, heartbeat, words};
+use super::view::{live_view, view};
 use crate::grpc::pb;
 use crate::process::AnyOf;
 use crate::supervisor::Error;
@@ -13,7 +14,7 @@ use crate::transcript::{Stream, View};
 const WAIT: Span = Span::new(Duration::ZERO, Duration::from_secs(600), "up to 10 min");
 
 /// A part of a transcript to read.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct ReadOrder {
     /// The process.
     pub id: String,
@@ -30,7 +31,7 @@ pub struct ReadOrder {
 }
 
 /// A transcript to follow.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct FollowOrder {
     /// The process.
     pub id: String,
@@ -40,6 +41,8 @@ pub struct FollowOrder {
     pub streams: AnyOf<Stream>,
     /// The last chunk that is no longer needed, if any.
     pub ack_seq: Option<u64>,
+    /// How it is shown.
+    pub view: View,
     /// Time without news until a heartbeat.
     pub heartbeat: Duration,
 }
@@ -70,16 +73,19 @@ impl TryFrom<pb::FollowRequest> for FollowOrder {
     type Error = Error;
 
     fn try_from(request: pb::FollowRequest) -> Result<FollowOrder, Error> {
-        let pb::FollowRequest { id, since_seq, streams, ack_seq, heartbeat_interval } = request;
+        let pb::FollowRequest { id, since_seq, streams, ack_seq, heartbeat_interval, view: shown } =
+            request;
         Problems::collect(|problems| {
             let id = existing_id(problems, id);
             let streams = words(problems, "streams", streams);
+            let shown = live_view(problems, shown);
             let heartbeat = heartbeat(problems, heartbeat_interval);
             Ok(FollowOrder {
                 id: id?,
                 since_seq: since_seq.map(first),
                 streams: streams.into(),
                 ack_seq: acknowledged(ack_seq),
+                view: shown?.unwrap_or_default(),
                 heartbeat: heartbeat?,
             })
         })
@@ -96,24 +102,6 @@ fn acknowledged(seq: u64) -> Option<u64> {
     (seq > 0).then_some(seq)
 }
 
-/// The field `view`.
-pub(super) fn view(
-    problems: &mut Problems,
-    view: Option<pb::View>,
-) -> Result<Option<View>, Reported> {
-    let Some(pb::View { max_bytes }) = view else {
-        return Ok(None);
-    };
-    match max_bytes as usize {
-        0 => Ok(Some(View::default())),
-        max_bytes @ 1..=View::MAX_BYTES => Ok(Some(View { max_bytes })),
-        _ => {
-            let problem = format_args!("is {max_bytes}: up to {} (3 MiB)", View::MAX_BYTES);
-            Err(problems.add("view.max_bytes", problem))
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -123,19 +111,14 @@ mod tests {
     fn a_plain_read_is_filled_in() {
         let request = pb::ReadRequest { id: "a".into(), ..Default::default() };
         let order = ReadOrder::try_from(request).unwrap();
-        let plain = ReadOrder {
-            id: "a".into(),
-            since_seq: None,
-            streams: AnyOf::default(),
-            view: View { max_bytes: 1 << 20 },
-            wait: Duration::ZERO,
-            ack_seq: None,
-        };
-        assert_eq!(order, plain);
+        let ReadOrder { id, since_seq, streams: _, view, wait, ack_seq } = &order;
+        assert_eq!((&id[..], since_seq, wait, ack_seq), ("a", &None, &Duration::ZERO, &None));
+        assert!(view.is_plain() && view.max_bytes == 1 << 20);
         assert!(order.streams.contains(Stream::Stderr));
         let request = pb::FollowRequest { id: "a".into(), ..Default::default() };
         let order = FollowOrder::try_from(request).unwrap();
         assert_eq!(order.heartbeat, Duration::from_secs(15));
+        assert!(order.view.is_plain());
     }
 
     #[test]
@@ -146,6 +129,7 @@ mod tests {
             streams: vec![2, 2],
             ack_seq: 7,
             heartbeat_interval: Some(prost_types::Duration { seconds: 1, nanos: 0 }),
+            view: None,
         };
         let order = FollowOrder::try_from(request).unwrap();
         assert!(order.streams.contains(Stream::Stderr) && !order.streams.contains(Stream::Stdout));
@@ -158,7 +142,7 @@ mod tests {
         let too_long = Some(prost_types::Duration { seconds: 601, nanos: 0 });
         let request = pb::ReadRequest {
             streams: vec![-1],
-            view: Some(pb::View { max_bytes: (3 << 20) + 1 }),
+            view: Some(pb::View { max_bytes: (3 << 20) + 1, ..Default::default() }),
             wait: too_long,
             ..Default::default()
         };

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use super::pattern;
 use super::problems::{Problems, Reported};
-use super::transcript::{first, view};
+use super::transcript::first;
 use super::values::{Span, duration, existing_id};
+use super::view::view;
 use crate::grpc::pb;
 use crate::process::{Until, WaitFor};
 use crate::supervisor::Error;
@@ -63,11 +64,12 @@ pub(super) fn wait_for(
 
 fn until(problems: &mut Problems, until: Option<pb::wait_for::Until>) -> Result<Until, Reported> {
     match until {
-        None => Err(problems.add("wait.until", "required: exit, output or quiet")),
+        None => Err(problems.add("wait.until", "required: exit, ready, output or quiet")),
         Some(pb::wait_for::Until::Exit(pb::wait_for::Exit {})) => Ok(Until::Exit),
         Some(pb::wait_for::Until::Output(output)) => {
             pattern::output(problems, output).map(Until::Output)
         }
+        Some(pb::wait_for::Until::Ready(pb::wait_for::Ready {})) => Ok(Until::Ready),
         Some(pb::wait_for::Until::Quiet(pb::wait_for::Quiet { r#for })) => {
             match duration(problems, "wait.quiet.for", r#for, &QUIET)? {
                 Some(pause) => Ok(Until::Quiet(pause)),
@@ -93,7 +95,7 @@ mod tests {
     fn a_wait_is_taken_as_it_is_meant() {
         let exit = read(Some(pb::wait_for::Until::Exit(Exit {})), Some(0)).unwrap();
         assert!(matches!(exit.wait.until, Until::Exit));
-        assert_eq!((exit.wait.timeout, exit.view), (Some(Duration::ZERO), None));
+        assert_eq!((exit.wait.timeout, exit.view.is_none()), (Some(Duration::ZERO), true));
         let output = pb::wait_for::Until::Output(Output { regex: "ready|up".into() });
         let Until::Output(regex) = read(Some(output), None).unwrap().wait.until else {
             panic!("another wait");
@@ -109,7 +111,7 @@ mod tests {
         };
         let output = Some(pb::wait_for::Until::Output(Output { regex: "a)".into() }));
         let refusals = [
-            (read(None, Some(86_401)), "wait.until: required: exit, output or quiet"),
+            (read(None, Some(86_401)), "wait.until: required: exit, ready, output or quiet"),
             (read(quiet(None), None), "wait.quiet.for: required: 1 ms to 1 h"),
             (read(quiet(Some(999_999)), None), "wait.quiet.for: is 999.999µs: 1 ms to 1 h"),
             (read(output, None), "wait.output.regex: at character 2: unopened group"),

@@ -11,6 +11,7 @@ fn everything() -> Vec<Error> {
         Error::IdConflict(id.clone()),
         Error::SpawnFailed { step: step.clone(), errno: 2, path },
         Error::UserNotAllowed { step, errno: 1 },
+        Error::LimitUnsupported(vec!["memory_bytes", "cpus"]),
         Error::NotRunning(id.clone()),
         Error::StillRunning(id.clone()),
         Error::NotATerminal(id.clone()),

@@ -1,8 +1,13 @@
 //! A spec as it was accepted, with its defaults filled in: sent again, it makes an equal one.
 
+use std::time::Duration;
+
 use super::duration;
 use crate::grpc::pb;
-use crate::process::{Environment, Program, Script, Size, Spec, Stop, Streams, User, signal};
+use crate::process::{
+    Environment, Limits, Policy, Probe, Program, Readiness, Restart, Script, Size, Spec, Stop,
+    Streams, User, signal,
+};
 
 /// A spec as it was accepted.
 pub fn spec(spec: &Spec) -> pb::Spec {
@@ -17,8 +22,13 @@ pub fn spec(spec: &Spec) -> pb::Spec {
         labels,
         owner,
         workspace,
+        mode,
+        service,
+        readiness,
+        queue,
         timeout,
         stop: ending,
+        limits: bounds,
         user,
         transcript_bytes,
         overflow,
@@ -34,8 +44,14 @@ pub fn spec(spec: &Spec) -> pb::Spec {
         labels: labels.clone().into_iter().collect(),
         owner: owner.clone(),
         workspace: workspace.clone(),
+        mode: pb::Mode::from(*mode).into(),
+        service: service.as_ref().map(|service| service.name.clone()).unwrap_or_default(),
+        readiness: readiness.as_ref().map(self::readiness),
+        restart: service.as_ref().map(|service| restart(&service.restart)),
+        queue: queue.clone(),
         timeout: timeout.map(duration),
         stop: Some(stop(ending)),
+        limits: limits(bounds),
         user: user.clone().map(|User { uid, gid, groups }| pb::User {
             uid,
             gid: Some(gid),
@@ -83,6 +99,49 @@ fn environment(env: &Environment) -> Option<pb::Environment> {
         set: set.clone().into_iter().collect(),
         inherit: inherit.clone(),
         inherit_all: *inherit_all,
+    })
+}
+
+fn readiness(readiness: &Readiness) -> pb::Readiness {
+    use pb::readiness::Probe as Wire;
+    let Readiness { probe, timeout, keep } = readiness;
+    let (probe, exec) = match probe {
+        Probe::Output(regex) => (Some(Wire::OutputRegex(regex.clone())), Vec::new()),
+        Probe::Port(port) => (Some(Wire::TcpPort((*port).into())), Vec::new()),
+        Probe::Exec(args) => (None, args.clone()),
+    };
+    pb::Readiness { probe, exec, timeout: Some(duration(*timeout)), keep_on_failure: *keep }
+}
+
+fn restart(restart: &Restart) -> pb::Restart {
+    use pb::restart::Policy as Wire;
+    let Restart { policy, most, backoff_min, backoff_max } = restart;
+    let policy = match policy {
+        Policy::Never => Wire::Never,
+        Policy::OnFailure => Wire::OnFailure,
+        Policy::Always => Wire::Always,
+    };
+    pb::Restart {
+        policy: policy.into(),
+        max_restarts: most.unwrap_or_default(),
+        backoff_min: Some(duration(*backoff_min)),
+        backoff_max: Some(duration(*backoff_max)),
+    }
+}
+
+/// Absent when nothing was asked for.
+fn limits(limits: &Limits) -> Option<pb::Limits> {
+    let Limits { memory_bytes, processes, open_files, file_bytes, cpu_seconds, milli_cpus, nice } =
+        *limits;
+    let cpu_time = (cpu_seconds > 0).then(|| duration(Duration::from_secs(cpu_seconds)));
+    (*limits != Limits::default()).then(|| pb::Limits {
+        memory_bytes,
+        processes,
+        open_files,
+        file_bytes,
+        cpu_time,
+        cpus: milli_cpus as f64 / 1000.0,
+        nice,
     })
 }
 

@@ -20,11 +20,22 @@ fn spec() -> Arc<Spec> {
 }
 
 fn record(phase: Phase) -> Record {
-    Record { id: "a".into(), birth: 7, spec: spec(), run: 1, create_time: SECOND, phase }
+    Record {
+        id: "a".into(),
+        birth: 7,
+        spec: spec(),
+        run: 1,
+        launch: 1,
+        printing: 1,
+        first_seq: 1,
+        restarts: Default::default(),
+        create_time: SECOND,
+        phase,
+    }
 }
 
 fn started() -> Started {
-    Started { pid: 17, time: 2 * SECOND, moment: 1 }
+    Started { pid: 17, time: 2 * SECOND, moment: 1, ready: None }
 }
 
 fn end(cause: Cause, exit: Option<Exit>) -> End {
@@ -36,6 +47,8 @@ fn end(cause: Cause, exit: Option<Exit>) -> End {
         printed: Printed { next_seq: 4, bytes: 100, last_time: 3 * SECOND },
         output_complete: false,
         detail: String::new(),
+        output: None,
+        size: None,
     }
 }
 

@@ -34,7 +34,7 @@ fn signalled(signal: i32, members: Vec<Descendant>) -> Happening {
 
 fn running() -> Life {
     let mut life = Life::new();
-    let then = life.apply(Happening::Started { deadline: None }, 0);
+    let then = life.apply(Happening::Started(Running::default()), 0);
     assert_eq!(then.events, [Kind::Started]);
     life
 }
@@ -43,7 +43,6 @@ fn running() -> Life {
 fn what_exits_by_itself_is_over_at_once_whoever_lives_on() {
     let mut life = running();
     let then = life.apply(Happening::Exited(exit(Status::Code(3), vec![someone(9)])), 1);
-    assert_eq!(then.events, [Kind::Completed]);
     assert_eq!(then.ended.unwrap().cause, Cause::Exited);
     assert_eq!(life, Life::Exited);
 }
@@ -87,7 +86,7 @@ fn descendants_that_outlive_a_stopped_process_are_awaited_and_then_killed() {
 fn a_stop_before_the_start_is_kept_until_then() {
     let mut life = Life::new();
     assert_eq!(life.apply(order(10), 0), Consequence::default());
-    let then = life.apply(Happening::Started { deadline: None }, 1);
+    let then = life.apply(Happening::Started(Running::default()), 1);
     assert_eq!(then.events, [Kind::Started, Kind::Stopping]);
     assert_eq!(then.asks, [Ask::Signal(libc::SIGTERM)]);
 }
@@ -108,11 +107,74 @@ fn a_second_stop_hurries_and_does_not_change_the_cause() {
 #[test]
 fn a_process_whose_time_is_over_is_stopped() {
     let mut life = Life::new();
-    let _ = life.apply(Happening::Started { deadline: Some(5) }, 0);
+    let _ = life.apply(Happening::Started(Running { deadline: Some(5), ready_by: None }), 0);
     assert_eq!(life.wake_at(), Some(5));
     let tick = Happening::Tick { stop: stop(10) };
     assert_eq!(life.apply(tick.clone(), 4), Consequence::default());
     assert_eq!(life.apply(tick, 5).events, [Kind::Stopping]);
+}
+
+#[test]
+fn a_queued_process_starts_when_its_turn_comes_and_ends_at_once_when_it_is_killed() {
+    let mut life = Life::Queued;
+    assert!(life.apply(Happening::Admitted, 0).start);
+    assert_eq!(life, Life::new());
+    let mut life = Life::Queued;
+    let ended = life.apply(order(10), 0).ended.unwrap();
+    assert_eq!((ended.cause, ended.exit), (Cause::CanceledInQueue, None));
+    assert!(!life.apply(Happening::Admitted, 1).start, "its turn came too late");
+}
+
+#[test]
+fn a_process_that_is_not_ready_in_time_is_stopped_for_that() {
+    let mut life = Life::new();
+    let running = Running { deadline: Some(9), ready_by: Some(5) };
+    let _ = life.apply(Happening::Started(running), 0);
+    assert_eq!(life.wake_at(), Some(5));
+    assert_eq!(life.apply(Happening::Tick { stop: stop(10) }, 9).events, [Kind::Stopping]);
+    assert_eq!(life.ending().unwrap().why, Cause::ReadinessFailed);
+}
+
+#[test]
+fn what_exits_before_it_is_ready_has_failed_and_afterwards_has_exited() {
+    for (ready, cause) in [(false, Cause::ReadinessFailed), (true, Cause::Signaled)] {
+        let mut life = Life::new();
+        let running = Running { deadline: None, ready_by: Some(5) };
+        let _ = life.apply(Happening::Started(running), 0);
+        if ready {
+            assert_eq!(life.apply(Happening::Ready, 1).events, [Kind::Ready]);
+        }
+        assert_eq!(life.apply(exited(vec![]), 2).ended.unwrap().cause, cause);
+    }
+}
+
+#[test]
+fn a_pause_ends_with_a_start_unless_a_stop_comes_before() {
+    let mut life = running();
+    let _ = life.apply(exited(vec![]), 1);
+    life.pause(5);
+    let tick = Happening::Tick { stop: stop(10) };
+    assert_eq!((life.wake_at(), life.apply(tick.clone(), 4)), (Some(5), Consequence::default()));
+    let mut stopped = life.clone();
+    assert!(life.apply(tick.clone(), 5).start);
+    assert_eq!(stopped.apply(order(10), 4).ended.unwrap().cause, Cause::Killed);
+    assert_eq!(stopped.apply(tick, 5), Consequence::default());
+}
+
+#[test]
+fn who_is_wanted_to_be_over_is_not_started_again_whatever_it_was_stopped_for() {
+    for (wanted, why) in [(false, Cause::TimedOut), (true, Cause::Killed), (true, Cause::Shutdown)]
+    {
+        let mut life = running();
+        let _ = life.apply(Happening::Stop(Order { why: Cause::TimedOut, stop: stop(10) }), 0);
+        let _ = life.apply(Happening::Stop(Order { why, stop: stop(10) }), 1);
+        assert_eq!(life.ending().unwrap().for_good, wanted);
+        for _ in 0..2 {
+            let _ = life.apply(signalled(libc::SIGTERM, vec![]), 2);
+        }
+        let ended = life.apply(exited(vec![]), 3).ended.unwrap();
+        assert_eq!((ended.cause, ended.for_good), (Cause::TimedOut, wanted));
+    }
 }
 
 #[test]
@@ -160,6 +222,7 @@ struct Model {
     descendants: u32,
     requests: Vec<Ask>,
     events: Vec<Kind>,
+    ends: usize,
     first_order: Option<Moment>,
     shortest: Option<Moment>,
 }
@@ -167,9 +230,8 @@ struct Model {
 impl Model {
     fn happen(&mut self, life: &mut Life, happening: Happening) {
         let then = life.apply(happening, self.now);
-        let completed = then.events.contains(&Kind::Completed);
-        assert_eq!(completed, then.ended.is_some());
-        if completed {
+        if then.ended.is_some() {
+            self.ends += 1;
             assert!(self.told, "completed before the exit was told");
             if self.events.contains(&Kind::Stopping) {
                 assert_eq!(self.descendants, 0, "completed with descendants left");
@@ -246,7 +308,7 @@ proptest! {
     ) {
         let mut life = Life::new();
         let mut model = Model { running: true, descendants, ..Model::default() };
-        model.happen(&mut life, Happening::Started { deadline: None });
+        model.happen(&mut life, Happening::Started(Running::default()));
         for next in &moves {
             let obeys = !stubborn || !matches!(next, Move::Exit | Move::Leave);
             if obeys {
@@ -255,7 +317,7 @@ proptest! {
             if let (Some(kill_at), Life::Stopping(_)) = (model.shortest, &life) {
                 let due = life.wake_at().is_some_and(|at| at <= kill_at);
                 let killing = model.requests.contains(&Ask::Signal(libc::SIGKILL));
-                prop_assert!(due || killing || model.told || model.events.contains(&Kind::Completed)
+                prop_assert!(due || killing || model.told || model.ends > 0
                     || matches!(&life, Life::Stopping(stopping) if stopping.killing));
             }
         }
@@ -267,9 +329,8 @@ proptest! {
         prop_assert_eq!(&life, &Life::Exited);
         let count = |kind| model.events.iter().filter(|event| **event == kind).count();
         prop_assert_eq!(count(Kind::Started), 1);
-        prop_assert_eq!(count(Kind::Completed), 1);
+        prop_assert_eq!(model.ends, 1);
         prop_assert!(count(Kind::Stopping) <= 1);
-        prop_assert_eq!(model.events.last(), Some(&Kind::Completed));
         prop_assert_eq!(life.wake_at(), None);
     }
 }

@@ -1,49 +1,68 @@
 //! Beginning anew: taking over what the store and the keeper have.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::slot::running;
 use super::{Now, Slot, State};
 use crate::keeper_client::Adopted;
-use crate::process::lifecycle::{Happening, Order, after};
-use crate::process::{Cause, Life, Phase, Record, Started};
+use crate::process::lifecycle::{Ended, Happening, Order, after};
+use crate::process::{Cause, Life, Phase, Record, Started, StructuredOutput};
 use crate::supervisor::effects::{Action, Effects};
 use crate::supervisor::recovery::{Fate, Found, reconcile};
 use crate::supervisor::registry::Held;
 
 impl State {
-    /// Takes over what the store and the keeper have.
+    /// Takes over what the store and the keeper have. `outputs` is what those set that have
+    /// exited without their record knowing, by the keeper's numbers.
     pub(in crate::supervisor) fn recover(
         &mut self,
         records: Vec<Record>,
         held: Vec<Adopted>,
+        mut outputs: HashMap<u64, StructuredOutput>,
         now: Now,
     ) -> Effects {
         let mut effects = Effects::default();
         let then = &mut effects;
-        let found =
-            held.into_iter().map(|held| Found { id: held.id.clone(), run: held.run, what: held });
+        self.closed = true;
+        let found = held.into_iter().map(|held| Found {
+            id: held.id.clone(),
+            launch: held.run,
+            what: held,
+        });
         let (fates, strays) = reconcile(records, found.collect());
         for (record, fate) in fates {
             let id = Arc::clone(&record.id);
             match fate {
                 Fate::Finished(held) => self.take_finished(record, held, then),
-                Fate::StartAgain => {
-                    self.take(record, Life::new(), None, then);
-                    self.start_again(&id, then);
+                Fate::Waits => self.take_queued(record, then),
+                Fate::StartAgain(earlier) => {
+                    // Only a restart goes on with the transcript of a launch before.
+                    let goes_on = record.restarts.count > 0;
+                    let (held, outdated) = match earlier.map(way) {
+                        held if goes_on => (held, None),
+                        outdated => (None, outdated),
+                    };
+                    let slot = self.take(record, Life::new(), held, then);
+                    slot.outdated = outdated;
+                    self.spawn(&id, then);
                 }
-                Fate::GoesOn(held) => self.take_live(record, held, now, then),
+                Fate::Pauses(held) => self.take_pausing(record, held.map(way), now, then),
+                Fate::GoesOn(held) => {
+                    let output = outputs.remove(&held.key);
+                    self.take_live(record, held, output, now, then);
+                }
                 Fate::Lost => {
                     tracing::warn!(%id, "lost: it ran when the supervisor was ended");
                     self.take(record, Life::Exited, None, then);
-                    self.never_ran(&id, Cause::Lost, String::new(), now, then);
+                    self.ended(&id, Ended::without_exit(Cause::Lost), now, then);
                 }
             }
         }
-        then.actions.extend(strays.into_iter().map(|stray| match stray.exit {
-            Some(_) => Action::Release(stray.key),
-            None => Action::KillStray(stray.key),
-        }));
+        then.actions.extend(strays.into_iter().map(|stray| Action::KillStray(stray.key)));
+        self.closed = false;
         self.retain(now, then);
+        self.admit(now, then);
         then.actions.push(Action::Recovered);
         effects
     }
@@ -56,19 +75,54 @@ impl State {
         then: &mut Effects,
     ) -> &mut Slot {
         let record = Arc::new(record);
-        if record.end().is_none() {
-            self.live += 1;
-        }
         self.keys.extend(held.as_ref().map(|held| (held.key, Arc::clone(&record.id))));
         let slot = Slot::new(Arc::clone(&record), life, held);
+        if record.end().is_none() {
+            self.live += 1;
+            self.services.extend(slot.service_key().map(|key| (key, Arc::clone(&record.id))));
+        }
+        if !matches!(record.phase, Phase::Queued { .. } | Phase::Exited(_)) {
+            self.queues.begin(&record.spec.queue);
+        }
         then.actions.push(Action::Enter(Arc::clone(&slot.entry)));
         self.slots.entry(Arc::clone(&record.id)).or_insert(slot)
     }
 
+    fn take_queued(&mut self, record: Record, then: &mut Effects) {
+        let (id, spec) = (Arc::clone(&record.id), Arc::clone(&record.spec));
+        let Phase::Queued { ticket } = record.phase else { return };
+        let place = self.queues.wait(&spec.queue, ticket, &id, spec.bytes());
+        let slot = self.take(record, Life::Queued, None, then);
+        slot.place = Some(place);
+        let (entry, seen) = (Arc::clone(&slot.entry), slot.seen());
+        then.actions.push(Action::Publish(entry, seen));
+    }
+
+    fn take_pausing(
+        &mut self,
+        mut record: Record,
+        held: Option<Held>,
+        now: Now,
+        then: &mut Effects,
+    ) {
+        let Phase::Backoff { until, .. } = record.phase else { return };
+        let id = Arc::clone(&record.id);
+        // After a boot the clock begins anew: what lies ahead of it was before.
+        let restart = record.spec.service.as_ref().map(|service| service.restart);
+        let longest = restart.unwrap_or_default().backoff_max;
+        let until = until.min(after(now.moment, longest));
+        record.restarts.starts.retain(|start| *start <= now.moment);
+        self.take(record, Life::Backoff { until }, held, then);
+        self.set_timer(&id);
+    }
+
     fn take_finished(&mut self, record: Record, held: Option<Adopted>, then: &mut Effects) {
-        let held = held.map(|held| Held { key: held.key, output: held.output });
+        let held = held.map(way);
         let slot = self.take(record, Life::Exited, held, then);
         let (record, bytes) = (Arc::clone(&slot.record), slot.bytes());
+        if let Some(size) = record.end().and_then(|end| end.size) {
+            slot.entry.resized(0, size);
+        }
         let time = record.end().map_or(0, |end| end.time);
         if let Some(key) = slot.held.as_ref().filter(|held| held.output.progress().drained) {
             let key = key.key;
@@ -78,27 +132,38 @@ impl State {
     }
 
     /// Goes on with a process from where its record is.
-    fn take_live(&mut self, record: Record, held: Adopted, now: Now, then: &mut Effects) {
-        let Adopted { key, pid, start_time, exit, output, .. } = held;
+    fn take_live(
+        &mut self,
+        record: Record,
+        held: Adopted,
+        output: Option<StructuredOutput>,
+        now: Now,
+        then: &mut Effects,
+    ) {
+        let Adopted { key, pid, start_time, size, exit, output: transcript, .. } = held;
         let id = Arc::clone(&record.id);
-        let (timeout, stop) = (record.spec.timeout, record.spec.stop);
+        let stop = record.spec.stop;
         let (life, signal) = match &record.phase {
-            Phase::Stopping { why, kill_at, .. } => {
+            Phase::Stopping { ending, .. } => {
                 // Whether the signal was sent is not known: once more is better than never.
-                (Life::resume_stopping(*why, *kill_at), Some(Order { why: *why, stop }))
+                (Life::resume_stopping(*ending), Some(Order { why: ending.why, stop }))
             }
-            Phase::Running(started) => {
-                let deadline = timeout.map(|span| after(started.moment, span));
-                (Life::Running { deadline }, None)
+            Phase::Running(started) => (Life::Running(running(&record.spec, *started)), None),
+            Phase::Queued { .. } | Phase::Backoff { .. } | Phase::Starting | Phase::Exited(_) => {
+                (Life::new(), None)
             }
-            Phase::Starting | Phase::Exited(_) => (Life::new(), None),
         };
-        let slot = self.take(record, life, Some(Held { key, output }), then);
-        let moment = now.moment.saturating_sub(now.wall.saturating_sub(start_time));
-        let started = *slot.started.get_or_insert(Started { pid, time: start_time, moment });
+        let slot = self.take(record, life, Some(Held { key, output: transcript }), then);
+        slot.output = output;
+        if let Some(size) = size {
+            slot.entry.resized(0, size);
+        }
         if slot.life == Life::new() {
-            let deadline = timeout.map(|span| after(started.moment, span));
-            self.happen(&id, Happening::Started { deadline }, now, then);
+            let moment = now.moment.saturating_sub(now.wall.saturating_sub(start_time));
+            slot.begun(Started { pid, time: start_time, moment, ready: None });
+            self.goes_on(&id, now, then);
+        } else {
+            self.probe(&id, then);
         }
         if let Some(order) = signal {
             self.happen(&id, Happening::Stop(order), now, then);
@@ -109,4 +174,8 @@ impl State {
         // Its time may have come meanwhile.
         self.happen(&id, Happening::Tick { stop }, now, then);
     }
+}
+
+fn way(held: Adopted) -> Held {
+    Held { key: held.key, output: held.output }
 }

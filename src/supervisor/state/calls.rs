@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use super::{Now, Slot, Starter, State, StopOrder};
+use super::slot::{printed, service_key};
+use super::{Now, Slot, Starter, State, StopOrder, tell};
 use crate::process::lifecycle::{Happening, Order};
-use crate::process::{Cause, Life, Phase, Record, Spec};
+use crate::process::{self, Cause, End, Kind, Life, Mode, Phase, Record, Restarts, Selector, Spec};
 use crate::store::Change;
-use crate::supervisor::effects::{Action, Begun, Effects, Killed, Reply};
+use crate::supervisor::effects::{Action, Begun, Effects, Killed, Receiver, Reply};
 use crate::supervisor::error::Error;
 
 impl State {
@@ -22,7 +23,9 @@ impl State {
             if *slot.record.spec != spec {
                 let id = slot.record.id.to_string();
                 then.actions.push(Action::AnswerStart(starter.reply, Err(Error::IdConflict(id))));
-            } else if slot.started.is_none() && slot.record.end().is_none() {
+            } else if slot.record.state() == process::State::Starting
+                && slot.record.spec.queue.is_empty()
+            {
                 slot.waiting.starts.push(Starter { existed: true, ..starter });
             } else {
                 let begun = Begun { entry: Arc::clone(&slot.entry), existed: true };
@@ -30,7 +33,7 @@ impl State {
             }
             return;
         }
-        if let Some(refused) = self.refusal() {
+        if let Err(refused) = self.may_begin(&spec) {
             then.actions.push(Action::AnswerStart(starter.reply, Err(refused)));
             return;
         }
@@ -39,27 +42,145 @@ impl State {
             birth: self.next_birth,
             spec: Arc::new(spec),
             run: 1,
+            launch: 1,
+            printing: 0,
+            first_seq: 1,
+            restarts: Restarts::default(),
             create_time: now.wall,
             phase: Phase::Starting,
         });
         self.next_birth += 1;
-        let mut slot = Slot::new(Arc::clone(&record), Life::new(), None);
-        slot.waiting.starts.push(starter);
-        then.changes.push(Change::Insert(Arc::clone(&record)));
-        then.begun.push(Arc::clone(&record.id));
-        then.actions.push(Action::Enter(Arc::clone(&slot.entry)));
-        then.actions.push(Action::Spawn(Arc::clone(&record)));
-        self.slots.insert(Arc::clone(&record.id), slot);
-        self.live += 1;
-        self.starting += 1;
+        let id = Arc::clone(&record.id);
+        let slot = Slot::new(record, Life::new(), None);
+        let entry = Arc::clone(&slot.entry);
+        self.slots.insert(Arc::clone(&id), slot);
+        then.actions.push(Action::Enter(entry));
+        self.enlist(&id, starter, now, then);
     }
 
-    /// Why nothing new can begin.
-    fn refusal(&self) -> Option<Error> {
+    /// Why one like this cannot begin now, or wait for its turn.
+    fn may_begin(&self, spec: &Spec) -> Result<(), Error> {
         if self.shutting_down {
-            return Some(Error::ShuttingDown);
+            return Err(Error::ShuttingDown);
         }
-        self.failing.clone().map(Error::Store)
+        if let Some(failing) = &self.failing {
+            return Err(Error::Store(failing.clone()));
+        }
+        if let Some(key) = service_key(spec)
+            && let Some(id) = self.services.get(&key)
+        {
+            return Err(Error::ServiceRunning { service: key.0, id: id.to_string() });
+        }
+        let takes = self.queues.takes(&spec.queue, spec.bytes());
+        if takes { Ok(()) } else { Err(Error::TooManyProcesses) }
+    }
+
+    /// Counts a new or a renewed process among the living, and has it started, or lets it wait.
+    fn enlist(&mut self, id: &Arc<str>, starter: Starter, now: Now, then: &mut Effects) {
+        let Some(slot) = self.slots.get_mut(id) else { return };
+        self.live += 1;
+        self.services.extend(slot.service_key().map(|key| (key, Arc::clone(id))));
+        let new = slot.record.launch == 1;
+        let queue = slot.record.spec.queue.clone();
+        let change = if new { Change::Insert } else { Change::Update };
+        if self.queues.may_begin(&queue) {
+            self.queues.begin(&queue);
+            slot.begins(now.moment);
+            slot.waiting.starts.push(starter);
+            then.changes.push(change(Arc::clone(&slot.record)));
+            // Renewed ones have a record already: theirs is not forgotten if this fails.
+            then.begun.extend(new.then(|| Arc::clone(id)));
+            return self.spawn(id, then);
+        }
+        let ticket = self.next_event;
+        slot.life = Life::Queued;
+        slot.set_phase(Phase::Queued { ticket });
+        slot.place = Some(self.queues.wait(&queue, ticket, id, slot.record.spec.bytes()));
+        then.changes.push(change(Arc::clone(&slot.record)));
+        then.actions.push(Action::Publish(Arc::clone(&slot.entry), slot.seen()));
+        tell(Kind::Queued, slot, &mut self.next_event, now, then);
+        let begun = Begun { entry: Arc::clone(&slot.entry), existed: false };
+        then.actions.push(Action::AnswerStart(starter.reply, Ok(begun)));
+    }
+
+    /// Runs a finished process again: its record begins anew, and what it left is freed.
+    pub(super) fn run(
+        &mut self,
+        id: &str,
+        force: bool,
+        reply: Reply<Begun>,
+        now: Now,
+        then: &mut Effects,
+    ) {
+        let end = match self.may_run(id, force) {
+            Ok(end) => end,
+            Err(error) => return then.actions.push(Action::AnswerStart(reply, Err(error))),
+        };
+        let Some(slot) = self.slots.get_mut(id) else { return };
+        let id = Arc::clone(&slot.record.id);
+        self.finished.remove(end.time, slot.record.birth);
+        let first_seq = printed(slot).next_seq;
+        if let Some(held) = slot.held.take() {
+            self.keys.remove(&held.key);
+            slot.outdated = Some(held);
+        }
+        (slot.life, slot.started) = (Life::new(), None);
+        slot.change(|record| {
+            record.run += 1;
+            record.launch += 1;
+            record.printing = 0;
+            record.first_seq = first_seq;
+            record.restarts = Restarts::default();
+            record.phase = Phase::Starting;
+        });
+        then.actions.push(Action::Publish(Arc::clone(&slot.entry), slot.seen()));
+        then.actions.push(Action::Enter(Arc::clone(&slot.entry)));
+        tell(Kind::RunAgain, slot, &mut self.next_event, now, then);
+        self.enlist(&id, Starter { reply, patient: false, existed: false }, now, then);
+    }
+
+    /// How a process ended that may be run again.
+    fn may_run(&self, id: &str, force: bool) -> Result<End, Error> {
+        let slot = self.slots.get(id).ok_or_else(|| Error::NotFound(id.into()))?;
+        let end = slot.record.end().ok_or_else(|| Error::StillRunning(id.into()))?;
+        // Descendants may have printed since.
+        if !force && (printed(slot).bytes > 0 || end.printed.bytes > 0 || end.output.is_some()) {
+            return Err(Error::HasOutput(id.into()));
+        }
+        self.may_begin(&slot.record.spec)?;
+        Ok(end.clone())
+    }
+
+    /// Ends all live processes that match, services only if they are asked for.
+    pub(super) fn kill_all(
+        &mut self,
+        selector: &Selector,
+        order: StopOrder,
+        reply: Reply<Vec<Receiver<Killed>>>,
+        now: Now,
+        then: &mut Effects,
+    ) {
+        let services = selector.asks_for_services();
+        let mut meant: Vec<(u64, Arc<str>)> = Vec::new();
+        for slot in self.slots.values() {
+            let record = &slot.record;
+            let spared = !services && record.spec.mode == Mode::Service;
+            if record.end().is_none() && !spared && selector.matches(record) {
+                meant.push((record.birth, Arc::clone(&record.id)));
+            }
+        }
+        meant.sort_unstable();
+        // What waits for one of them does not begin only to be ended.
+        self.closed = true;
+        let mut answers = Vec::new();
+        for (_, id) in meant {
+            let (reply, answer) = tokio::sync::oneshot::channel();
+            self.kill(&id, order, reply, now, then);
+            answers.push(answer);
+        }
+        self.closed = false;
+        then.actions.push(Action::AnswerKillAll(reply, answers));
+        self.admit(now, then);
     }
 
     pub(super) fn kill(
@@ -74,18 +195,17 @@ impl State {
             then.actions.push(Action::AnswerKill(reply, Err(Error::NotFound(id.into()))));
             return;
         };
-        let Some(end) = slot.record.end() else {
+        if slot.record.end().is_none() {
             slot.waiting.kills.push(reply);
             let id = Arc::clone(&slot.record.id);
             let stop = order.over(slot.record.spec.stop);
             self.happen(&id, Happening::Stop(Order { why: Cause::Killed, stop }), now, then);
             return;
-        };
-        let lingers = end.exit.as_ref().is_some_and(|exit| !exit.lingering.is_empty());
+        }
         let seen = slot.seen();
-        then.actions.push(match &slot.held {
-            Some(held) if lingers => Action::KillRest { key: held.key, seen, reply },
-            _ => Action::AnswerKill(reply, Ok(Killed { seen, reached: Vec::new() })),
+        then.actions.push(match slot.rest() {
+            Some(key) => Action::KillRest { key, seen, reply },
+            None => Action::AnswerKill(reply, Ok(Killed { seen, reached: Vec::new() })),
         });
     }
 

@@ -3,12 +3,16 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::Starter;
-use crate::process::lifecycle::Ended;
-use crate::process::{Descendant, End, Life, Moment, Phase, Printed, Record, Spec, Started};
+use super::{ServiceKey, Starter};
+use crate::process::lifecycle::{Ended, Running, after};
+use crate::process::{
+    Cause, Descendant, End, Kind, Life, Moment, Phase, Printed, Record, Spec, Started,
+    StructuredOutput,
+};
 use crate::store::Change;
-use crate::supervisor::effects::{Action, Effects, Killed, Reply};
+use crate::supervisor::effects::{Action, Earlier, Effects, Killed, Reply};
 use crate::supervisor::error::Error;
+use crate::supervisor::queue::Place;
 use crate::supervisor::registry::{Entry, Held, Seen};
 
 /// A process.
@@ -19,7 +23,15 @@ pub(super) struct Slot {
     pub(super) brief: Arc<Spec>,
     pub(super) life: Life,
     pub(super) held: Option<Held>,
+    /// What the keeper has of an earlier run: it is freed before the next one begins.
+    pub(super) outdated: Option<Held>,
+    /// It has exited, and what it set is being read.
+    pub(super) exiting: bool,
     pub(super) started: Option<Started>,
+    /// Where it waits, while it does.
+    pub(super) place: Option<Place>,
+    /// What the program set, known from its exit until that is recorded.
+    pub(super) output: Option<StructuredOutput>,
     /// When its life is to be told that time has passed.
     pub(super) timer: Option<Moment>,
     /// Whom the signals of its end reached.
@@ -44,6 +56,10 @@ impl Slot {
             record,
             life,
             held,
+            outdated: None,
+            exiting: false,
+            place: None,
+            output: None,
             timer: None,
             reached: Vec::new(),
             waiting: Waiting::default(),
@@ -51,19 +67,77 @@ impl Slot {
     }
 
     pub(super) fn seen(&self) -> Seen {
-        Seen { record: Arc::clone(&self.record), held: self.held.clone(), removed: false }
+        Seen {
+            record: Arc::clone(&self.record),
+            held: self.held.clone(),
+            place: self.place.clone(),
+            removed: false,
+        }
+    }
+
+    /// Makes the next record.
+    pub(super) fn change(&mut self, change: impl FnOnce(&mut Record)) {
+        change(Arc::make_mut(&mut self.record));
     }
 
     pub(super) fn set_phase(&mut self, phase: Phase) {
-        self.record = Arc::new(Record { phase, ..Record::clone(&self.record) });
+        self.change(|record| record.phase = phase);
+    }
+
+    /// The keeper has started it. Without a probe it is ready at once.
+    pub(super) fn begun(&mut self, started: Started) {
+        let ready = self.record.spec.readiness.is_none().then_some(started.time);
+        self.started = Some(Started { ready, ..started });
+        self.change(|record| record.printing = record.launch);
+    }
+
+    /// It is about to be started: of a service that is counted.
+    pub(super) fn begins(&mut self, now: Moment) {
+        if self.record.spec.service.is_some() {
+            self.change(|record| record.restarts.starting(now));
+        }
+    }
+
+    /// Descendants that outlived it, and the way to them.
+    pub(super) fn rest(&self) -> Option<u64> {
+        let exit = self.record.last_end().and_then(|end| end.exit.as_ref());
+        let lingers = exit.is_some_and(|exit| !exit.lingering.is_empty());
+        self.held.as_ref().filter(|_| lingers).map(|held| held.key)
+    }
+
+    /// The phase that something that happened leads to.
+    pub(super) fn phase_after(&mut self, kind: Kind, wall: u64) -> Option<Phase> {
+        let started = self.started.as_mut()?;
+        match kind {
+            Kind::Started => Some(Phase::Running(*started)),
+            Kind::Ready => {
+                started.ready = Some(wall);
+                Some(Phase::Running(*started))
+            }
+            Kind::Stopping => {
+                let (started, ending) = (*started, self.life.ending()?);
+                Some(Phase::Stopping { started, ending })
+            }
+            Kind::Queued | Kind::Completed | Kind::Restarting | Kind::RunAgain | Kind::Deleted => {
+                None
+            }
+        }
+    }
+
+    /// What the keeper has of an earlier launch, before the next one.
+    pub(super) fn take_earlier(&mut self) -> Option<Earlier> {
+        let outdated = self.outdated.take().map(|held| Earlier { held, goes_on: false });
+        outdated.or(self.held.clone().map(|held| Earlier { held, goes_on: true }))
+    }
+
+    /// What makes its service the same, if it is one.
+    pub(super) fn service_key(&self) -> Option<ServiceKey> {
+        service_key(&self.record.spec)
     }
 
     /// The record as events show it.
     pub(super) fn brief_record(&self) -> Arc<Record> {
-        if Arc::ptr_eq(&self.brief, &self.record.spec) {
-            return Arc::clone(&self.record);
-        }
-        Arc::new(Record { spec: Arc::clone(&self.brief), ..Record::clone(&self.record) })
+        self.record.brief(&self.brief)
     }
 
     /// Its record goes. It is shown once more, not as it was published last: its end may be news
@@ -79,7 +153,7 @@ impl Slot {
     pub(super) fn bytes(&self) -> u64 {
         let ring = self.held.as_ref().and_then(|held| held.output.progress().ring);
         let kept = ring.map_or(0, |ring| ring.memory());
-        kept + self.record.spec.bytes() as u64
+        kept + (self.record.spec.bytes() + self.record.output_bytes()) as u64
     }
 }
 
@@ -98,24 +172,57 @@ impl Waiting {
     }
 }
 
-/// The end of a process that was started.
-pub(super) fn end(slot: &mut Slot, started: Started, ended: Ended) -> End {
-    let Ended { cause, exit, reached } = ended;
-    slot.reached = reached;
+/// How a process ended, for its record.
+pub(super) fn end(slot: &mut Slot, ended: Ended, wall: u64) -> End {
+    let Ended { cause, exit, reached: _, mut detail, for_good: _ } = ended;
+    let drained = slot.held.as_ref().map(|held| held.output.progress().drained);
+    if let (Phase::Backoff { last, .. }, None) = (&slot.record.phase, &exit) {
+        // It ended long ago; that it does not begin again is what is new.
+        return End {
+            cause,
+            printed: printed(slot),
+            output_complete: last.output_complete || drained == Some(true),
+            detail: "while it waited for its restart".into(),
+            ..last.clone()
+        };
+    }
+    if let (Cause::ReadinessFailed, Some(readiness)) = (cause, &slot.record.spec.readiness) {
+        detail = match slot.record.phase {
+            Phase::Stopping { .. } => readiness.unmet(),
+            _ => "before it was ready".into(),
+        };
+    }
     End {
         cause,
-        time: exit.time,
-        started: Some(started),
-        printed: printed(&slot.held),
-        output_complete: slot.held.as_ref().is_some_and(|held| held.output.progress().drained),
-        exit: Some(exit),
-        detail: String::new(),
+        time: exit.as_ref().map_or(wall, |exit| exit.time),
+        started: slot.started,
+        printed: printed(slot),
+        output_complete: drained.unwrap_or(cause != Cause::Lost),
+        exit,
+        detail,
+        output: slot.output.take(),
+        size: slot.entry.sizes().last().map(|(_, size)| *size),
     }
 }
 
+/// What bounds the time of a process that was started.
+pub(super) fn running(spec: &Spec, started: Started) -> Running {
+    let pending = spec.readiness.as_ref().filter(|ready| !ready.keep && started.ready.is_none());
+    Running {
+        deadline: spec.timeout.map(|span| after(started.moment, span)),
+        ready_by: pending.map(|readiness| after(started.moment, readiness.timeout)),
+    }
+}
+
+/// What makes a service the same, if it is one.
+pub(super) fn service_key(spec: &Spec) -> Option<ServiceKey> {
+    let service = spec.service.as_ref()?;
+    Some((service.name.clone(), spec.owner.clone(), spec.workspace.clone()))
+}
+
 /// What a process has printed so far.
-pub(super) fn printed(held: &Option<Held>) -> Printed {
-    let progress = held.as_ref().map(|held| held.output.progress()).unwrap_or_default();
+pub(super) fn printed(slot: &Slot) -> Printed {
+    let progress = slot.held.as_ref().map(|held| held.output.progress()).unwrap_or_default();
     match progress.ring {
         Some(ring) => {
             let figures = ring.figures();
@@ -125,7 +232,11 @@ pub(super) fn printed(held: &Option<Held>) -> Printed {
                 last_time: figures.last_time,
             }
         }
-        None => Printed { next_seq: progress.next_seq.max(1), ..Printed::default() },
+        None => {
+            let before = slot.record.last_end().map_or(0, |end| end.printed.next_seq);
+            let next_seq = progress.next_seq.max(slot.record.first_seq).max(before);
+            Printed { next_seq, ..Printed::default() }
+        }
     }
 }
 

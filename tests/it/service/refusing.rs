@@ -58,7 +58,7 @@ async fn all_bad_fields_of_a_start_are_told_at_once() {
             ..shell("")
         }),
         wait: Some(until_output("(")),
-        view: Some(pb::View { max_bytes: u32::MAX }),
+        view: Some(pb::View { max_bytes: u32::MAX, ..Default::default() }),
     };
     assert_eq!(
         refused(client.start(request)).await,

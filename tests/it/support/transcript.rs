@@ -102,7 +102,7 @@ pub fn read_on(id: &str, since_seq: u64) -> pb::ReadRequest {
 
 /// Pages of a size.
 pub fn paged(max_bytes: u32) -> Option<pb::View> {
-    Some(pb::View { max_bytes })
+    Some(pb::View { max_bytes, ..Default::default() })
 }
 
 /// Follows from the oldest that is kept.

@@ -13,18 +13,19 @@ use regex_syntax::ast::{
 /// Most character classes in a pattern that ignores case somewhere.
 const MOST: usize = 32;
 
-/// What is wrong with a pattern in which too many classes would be folded.
-pub(super) fn too_much(pattern: &str) -> Option<String> {
+/// What is wrong with a pattern in which too many classes would be folded. `ignore_case`: it
+/// ignores case from its beginning on.
+pub(super) fn too_much(pattern: &str, ignore_case: bool) -> Option<String> {
     // One that does not parse is not folded either; what is wrong with it is told elsewhere.
     let parsed = ast::parse::Parser::new().parse(pattern).ok()?;
-    let Ok((classes, ignores_case)) = ast::visit(&parsed, Count::default());
+    let Ok((classes, ignores_case)) =
+        ast::visit(&parsed, Count { classes: 0, ignores_case: ignore_case });
     (ignores_case && classes > MOST).then(|| {
         format!("has {classes} character classes, and ignores case: at most {MOST} with (?i)")
     })
 }
 
 /// Counts classes, and looks for the flag.
-#[derive(Default)]
 struct Count {
     classes: usize,
     ignores_case: bool,
@@ -75,12 +76,15 @@ impl Visitor for Count {
 
 #[cfg(test)]
 mod tests {
-    use super::too_much;
+    fn too_much(pattern: &str) -> Option<String> {
+        super::too_much(pattern, false)
+    }
 
     #[test]
     fn classes_are_counted_only_where_case_is_ignored() {
         let many = "[a-z]".repeat(40);
         assert_eq!(too_much(&many), None);
+        assert!(super::too_much(&many, true).is_some());
         for pattern in [format!("(?i){many}"), format!("a(?mi:b){many}")] {
             assert!(too_much(&pattern).is_some(), "{pattern}");
         }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::grpc::from_proto::refused;
-use crate::process::{Environment, Program};
+use crate::process::{Environment, Limits, Mode, Program};
 use crate::supervisor::Error;
 
 fn read(change: impl FnOnce(&mut pb::Spec)) -> Result<Spec, Error> {
@@ -29,8 +29,13 @@ fn a_plain_spec_is_filled_in() {
         labels: BTreeMap::new(),
         owner: String::new(),
         workspace: String::new(),
+        mode: Mode::Background,
+        service: None,
+        readiness: None,
+        queue: String::new(),
         timeout: None,
         stop: Stop { signal: 15, grace: Duration::from_secs(10) },
+        limits: Limits::default(),
         user: None,
         transcript_bytes: 8 << 20,
         overflow: Overflow::DropOldest,

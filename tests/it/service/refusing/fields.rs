@@ -225,7 +225,7 @@ async fn the_other_requests_have_limits_too() {
     let id = || "a".to_owned();
 
     let read = || pb::ReadRequest { id: id(), ..Default::default() };
-    let view = |max_bytes| Some(pb::View { max_bytes });
+    let view = |max_bytes| Some(pb::View { max_bytes, ..Default::default() });
     let request = pb::ReadRequest { wait: span(600, 0), view: view(3 << 20), ..read() };
     soon(client.read(request)).await.unwrap();
     let request = pb::ReadRequest {
@@ -254,7 +254,7 @@ async fn the_other_requests_have_limits_too() {
         assert_eq!(refused(client.watch(watch(interval))).await, ["heartbeat_interval"]);
     }
     let selector = Some(pb::Selector { states: vec![0], outcomes: vec![9], ..Default::default() });
-    let request = pb::WatchRequest { selector, kinds: vec![0, 3], ..Default::default() };
+    let request = pb::WatchRequest { selector, kinds: vec![0, 9], ..Default::default() };
     let bad = refused(client.watch(request.clone())).await;
     assert_eq!(bad, ["selector.states[0]", "selector.outcomes[0]", "kinds[0]", "kinds[1]"]);
     let request =

@@ -1,0 +1,125 @@
+//! Attach: a live terminal, or live pipes.
+//!
+//! Output is followed as by Follow, when the connection has room for more. What the client sends
+//! is obeyed by a task apart, one message after the other: a client that does not read its output
+//! can type on, and one that types faster than the process reads is not read any further. Both
+//! hold one batch or one message. The process never notices who comes and goes.
+
+mod obey;
+
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use tokio::task::JoinHandle;
+use tokio_stream::Stream;
+use tonic::{Status, Streaming};
+
+use super::follow::Following;
+use super::framework::explain;
+use super::from_proto::{AttachMessage, AttachOrder};
+use super::pb::attach_response::Message;
+use super::pb::follow_response;
+use super::{pb, to_proto};
+use crate::process::AnyOf;
+use crate::supervisor::{Error, LiveView, Supervisor};
+use crate::transcript::View;
+use obey::Obedient;
+
+/// A client that is attached.
+struct Attachment {
+    following: Following,
+    /// What obeys the client; none: it has sent its last message.
+    obeying: Option<Obeying>,
+    over: bool,
+}
+
+/// Ends with whom it belongs to.
+struct Obeying(JoinHandle<Result<(), Status>>);
+
+impl Drop for Obeying {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Answers at once, before the client has said to what it attaches: some wait for that.
+pub(super) fn attach(
+    supervisor: Supervisor,
+    messages: Streaming<pb::AttachRequest>,
+) -> impl Stream<Item = Result<pb::AttachResponse, Status>> + Send {
+    let begun = stream::once(begin(supervisor, messages));
+    let all = begun.map_ok(|(attached, attachment)| {
+        let first = stream::iter([Ok(Message::Attached(attached))]);
+        first.chain(stream::unfold(attachment, async |mut attachment| {
+            Some((attachment.next().await?, attachment))
+        }))
+    });
+    all.try_flatten().map_ok(|message| pb::AttachResponse { message: Some(message) })
+}
+
+async fn begin(
+    supervisor: Supervisor,
+    mut messages: Streaming<pb::AttachRequest>,
+) -> Result<(pb::Attached, Attachment), Status> {
+    let first = messages.message().await.map_err(explain)?.unwrap_or_default();
+    let order = AttachMessage::try_from(first)?.into_start()?;
+    let AttachOrder { id, since_seq, size, heartbeat } = order;
+    let entry = supervisor.find(&id)?;
+    let mut obedient = Obedient::new(supervisor.clone(), entry.clone());
+    let since = match since_seq {
+        Some(since) => since,
+        None => supervisor.observe(entry.clone(), None)?.figures().next_seq,
+    };
+    let observer = supervisor.observe(entry, Some(since))?;
+    if let Some(size) = size {
+        obedient.obey(AttachMessage::Resize(size)).await?;
+    }
+    let attached = pb::Attached {
+        process: Some(to_proto::seen(&observer.seen())),
+        next_seq: since.max(observer.figures().first_seq),
+    };
+    let everything = LiveView::begin(&observer, View::default(), AnyOf::default()).await?;
+    let following = Following::new(observer, everything, heartbeat);
+    let obeying = Some(Obeying(tokio::spawn(obedient.obey_all(messages))));
+    Ok((attached, Attachment { following, obeying, over: false }))
+}
+
+impl Attachment {
+    /// The next message; none: the end or an error was told.
+    async fn next(&mut self) -> Option<Result<Message, Status>> {
+        if self.over {
+            return None;
+        }
+        let next = self.news().await;
+        // Nothing comes after the end, nor after an error: what cannot be obeyed by then least.
+        self.over =
+            !matches!(next, Some(Ok(Message::Chunk(_) | Message::Gap(_) | Message::Heartbeat(_))));
+        next
+    }
+
+    async fn news(&mut self) -> Option<Result<Message, Status>> {
+        while let Some(Obeying(task)) = &mut self.obeying {
+            tokio::select! {
+                // What cannot be obeyed is told, however much there is to print.
+                biased;
+                obeyed = task => {
+                    self.obeying = None;
+                    match obeyed {
+                        Ok(Ok(())) => {}
+                        Ok(Err(status)) => return Some(Err(status)),
+                        Err(_) => return Some(Err(Error::ShuttingDown.into())),
+                    }
+                }
+                next = self.following.next() => return next.map(message),
+            }
+        }
+        self.following.next().await.map(message)
+    }
+}
+
+fn message(followed: Result<follow_response::Message, Error>) -> Result<Message, Status> {
+    Ok(match followed? {
+        follow_response::Message::Chunk(chunk) => Message::Chunk(chunk),
+        follow_response::Message::Gap(gap) => Message::Gap(gap),
+        follow_response::Message::Heartbeat(heartbeat) => Message::Heartbeat(heartbeat),
+        follow_response::Message::End(end) => Message::End(end),
+    })
+}

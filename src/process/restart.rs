@@ -1,0 +1,204 @@
+//! Whether and when a service is started again. Pure: time and chance come as arguments.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::lifecycle::after;
+use super::{Moment, Outcome, Policy, Restart};
+
+/// So many starts within [`CROWD`] are too many.
+const MANY: usize = 5;
+const CROWD: Duration = Duration::from_secs(10);
+/// After so long up, the pauses begin anew.
+const SETTLED: Duration = Duration::from_secs(60);
+
+/// How often a service was started again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Restarts {
+    /// In this run.
+    pub count: u32,
+    /// Those since it was last up for long: what the pause depends on.
+    pub in_a_row: u32,
+    /// The latest starts, also those that failed, the newest last: no more than are too many.
+    pub starts: Vec<Moment>,
+}
+
+/// What becomes of a service that has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It stays ended.
+    Over,
+    /// It stays ended, though its policy would start it again.
+    GivenUp(String),
+    /// It is started again at this moment.
+    Again(Moment),
+}
+
+impl Restarts {
+    /// It is being started.
+    pub fn starting(&mut self, now: Moment) {
+        self.starts.push(now);
+        if self.starts.len() > MANY {
+            self.starts.remove(0);
+        }
+    }
+
+    /// It has ended, after it was up since `started`; none: it could not be started. `chance` is
+    /// between 0 and 1.
+    pub fn ended(
+        &mut self,
+        restart: &Restart,
+        outcome: Outcome,
+        started: Option<Moment>,
+        now: Moment,
+        chance: f64,
+    ) -> Verdict {
+        let again = match (restart.policy, outcome) {
+            (Policy::Never, _) | (_, Outcome::Canceled) => false,
+            (Policy::OnFailure, outcome) => outcome != Outcome::Succeeded,
+            (Policy::Always, _) => true,
+        };
+        if !again {
+            return Verdict::Over;
+        }
+        if restart.most.is_some_and(|most| self.count >= most) {
+            return Verdict::GivenUp(format!("given up after {} restarts", self.count));
+        }
+        let crowded = self.starts.len() >= MANY
+            && self.starts.first().is_some_and(|first| now <= after(*first, CROWD));
+        if crowded {
+            let span = CROWD.as_secs();
+            return Verdict::GivenUp(format!("given up after {MANY} starts within {span} s"));
+        }
+        if started.is_some_and(|started| now >= after(started, SETTLED)) {
+            self.in_a_row = 0;
+        }
+        let pause = pause(restart, self.in_a_row, chance);
+        self.count += 1;
+        self.in_a_row += 1;
+        Verdict::Again(after(now, pause))
+    }
+}
+
+/// Doubles with each restart in a row, and is up to a quarter longer by chance: what ended
+/// together does not come back together.
+fn pause(restart: &Restart, in_a_row: u32, chance: f64) -> Duration {
+    let doubled = restart.backoff_min.saturating_mul(1 << in_a_row.min(31));
+    let pause = doubled.min(restart.backoff_max);
+    pause.saturating_add(pause.mul_f64(chance.clamp(0.0, 1.0) / 4.0)).min(restart.backoff_max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn always() -> Restart {
+        Restart { policy: Policy::Always, ..Restart::default() }
+    }
+
+    /// The pauses of a service that ends after `up`, until it is given up.
+    fn pauses(restart: &Restart, up: Duration, most: usize) -> (Vec<Duration>, Option<String>) {
+        let (mut restarts, mut now, mut pauses) = (Restarts::default(), 0, Vec::new());
+        while pauses.len() < most {
+            restarts.starting(now);
+            let started = (!up.is_zero()).then_some(now);
+            now = after(now, up);
+            match restarts.ended(restart, Outcome::Failed, started, now, 0.0) {
+                Verdict::Again(at) => {
+                    pauses.push(Duration::from_nanos(at - now));
+                    now = at;
+                }
+                Verdict::GivenUp(why) => return (pauses, Some(why)),
+                Verdict::Over => return (pauses, None),
+            }
+        }
+        (pauses, None)
+    }
+
+    #[test]
+    fn a_policy_says_which_ends_are_followed_by_a_start() {
+        let again = |policy, outcome| {
+            let restart = Restart { policy, ..Restart::default() };
+            Restarts::default().ended(&restart, outcome, None, 0, 0.0) != Verdict::Over
+        };
+        let outcomes = [Outcome::Succeeded, Outcome::Failed, Outcome::TimedOut, Outcome::Canceled];
+        let table = [
+            (Policy::Never, [false, false, false, false]),
+            (Policy::OnFailure, [false, true, true, false]),
+            (Policy::Always, [true, true, true, false]),
+        ];
+        for (policy, expected) in table {
+            assert_eq!(outcomes.map(|outcome| again(policy, outcome)), expected, "{policy:?}");
+        }
+    }
+
+    #[test]
+    fn the_pause_doubles_up_to_the_longest() {
+        let restart = Restart { backoff_max: Duration::from_secs(1), ..always() };
+        let (pauses, _) = pauses(&restart, Duration::from_secs(10), 6);
+        assert_eq!(
+            pauses.iter().map(Duration::as_millis).collect::<Vec<_>>(),
+            [100, 200, 400, 800, 1000, 1000]
+        );
+    }
+
+    #[test]
+    fn chance_adds_a_quarter_at_most_and_never_beyond_the_longest() {
+        let restart = always();
+        assert_eq!(pause(&restart, 0, 1.0), Duration::from_millis(125));
+        assert_eq!(pause(&restart, 40, 1.0), Duration::from_secs(60));
+        let endless = Restart { backoff_max: Duration::MAX, ..restart };
+        assert!(pause(&endless, 99, 1.0) > Duration::from_secs(60));
+    }
+
+    #[test]
+    fn after_a_minute_up_the_pauses_begin_anew() {
+        let restart = always();
+        let (pauses, _) = pauses(&restart, Duration::from_secs(60), 4);
+        assert!(pauses.iter().all(|pause| *pause == restart.backoff_min), "{pauses:?}");
+    }
+
+    #[test]
+    fn five_starts_within_ten_seconds_are_enough() {
+        let (pauses, why) = pauses(&always(), Duration::from_millis(1), 100);
+        assert_eq!(pauses.len(), 4);
+        assert_eq!(why.as_deref(), Some("given up after 5 starts within 10 s"));
+    }
+
+    #[test]
+    fn one_that_cannot_be_started_any_more_is_given_up_however_long_it_was_up_before() {
+        let mut restarts = Restarts::default();
+        restarts.starting(0);
+        let mut now = 100 * SECOND;
+        let mut verdict = restarts.ended(&always(), Outcome::Failed, Some(0), now, 0.0);
+        let mut pauses = Vec::new();
+        while let Verdict::Again(at) = verdict {
+            pauses.push(Duration::from_nanos(at - now).as_millis());
+            now = at;
+            restarts.starting(now);
+            verdict = restarts.ended(&always(), Outcome::Failed, None, now, 0.0);
+        }
+        assert_eq!(pauses, [100, 200, 400, 800, 1600]);
+    }
+
+    #[test]
+    fn a_bound_on_restarts_holds() {
+        let restart = Restart { most: Some(2), ..always() };
+        let (pauses, why) = pauses(&restart, Duration::from_secs(20), 100);
+        assert_eq!((pauses.len(), why.as_deref()), (2, Some("given up after 2 restarts")));
+    }
+
+    #[test]
+    fn a_service_is_counted_as_often_as_it_is_started_again() {
+        let mut restarts = Restarts::default();
+        for n in 1..=3 {
+            restarts.starting(n * 100 * SECOND);
+            let at = restarts.ended(&always(), Outcome::Failed, None, n * 100 * SECOND, 0.0);
+            assert!(matches!(at, Verdict::Again(_)));
+        }
+        assert_eq!(restarts.count, 3);
+    }
+}

@@ -1,0 +1,181 @@
+//! What the supervisor has done for it while it goes on: by the keeper, on the disk, in tasks.
+//!
+//! Owns no state: each errand ends in an answer to whoever asked, or in an input for the state.
+
+use std::sync::Arc;
+
+use super::actor::Actor;
+use super::effects::{Earlier, Killed, Reply};
+use super::error::Error;
+use super::launch::Ground;
+use super::readiness::{Candidate, ready};
+use super::registry::{Entry, Held, Seen};
+use super::state::Input;
+use crate::keeper_client::{Keeper, Report, Spawned};
+use crate::process::lifecycle::Ask;
+use crate::process::{Record, State, signal};
+
+impl Actor {
+    pub(super) fn spawn(&self, record: Arc<Record>, earlier: Option<Earlier>) {
+        let (keeper, answers) = (self.keeper.clone(), self.queue.answers());
+        let ground = Arc::clone(&self.ground);
+        tokio::spawn(async move {
+            let id = Arc::clone(&record.id);
+            let result = start(&keeper, ground, record, earlier).await;
+            let _ = answers.send(Input::Spawned { id, result });
+        });
+    }
+
+    /// Finds out when a process is ready, and stops as soon as that does not matter any more.
+    pub(super) fn probe(&self, record: &Arc<Record>, entry: &Arc<Entry>, held: Held) {
+        let (Some(readiness), Some(started)) = (&record.spec.readiness, record.started()) else {
+            return;
+        };
+        let (id, launch) = (Arc::clone(&record.id), record.launch);
+        let candidate = Candidate {
+            keeper: self.keeper.clone(),
+            key: held.key,
+            pid: started.pid,
+            output: held.output,
+            first_seq: record.first_seq,
+            beside: self.ground.beside(record),
+        };
+        let met = ready(readiness.probe.clone(), candidate);
+        let (mut seen, answers) = (entry.watch(), self.queue.answers());
+        // That it runs may not be published yet, if it cannot be recorded.
+        let over = move |seen: &Seen| {
+            let Record { launch: shown, .. } = *seen.record;
+            let runs = matches!(seen.record.state(), State::Starting | State::Running);
+            seen.removed || shown > launch || shown == launch && !runs
+        };
+        tokio::spawn(async move {
+            tokio::select! {
+                () = met => drop(answers.send(Input::Ready { id, launch })),
+                _ = seen.wait_for(over) => {}
+            }
+        });
+    }
+
+    pub(super) fn ask(&self, id: Arc<str>, key: u64, ask: Ask) {
+        let (keeper, answers) = (self.keeper.clone(), self.queue.answers());
+        tokio::spawn(async move {
+            let members = match ask {
+                Ask::Signal(signal) => keeper.kill_tree(key, signal).await,
+                Ask::Look => keeper.members(key).await,
+            };
+            // Refused only if it is gone already.
+            let members = members.unwrap_or_default();
+            let _ = answers.send(Input::Answered { id, ask, members });
+        });
+    }
+
+    pub(super) fn kill_rest(&self, key: u64, seen: Seen, reply: Reply<Killed>) {
+        let keeper = self.keeper.clone();
+        tokio::spawn(async move {
+            let reached = keeper.kill_tree(key, signal::KILL).await.unwrap_or_default();
+            let _ = reply.send(Ok(Killed { seen, reached }));
+        });
+    }
+
+    pub(super) fn release(&self, key: u64) {
+        let keeper = self.keeper.clone();
+        tokio::spawn(async move { keeper.release(key).await });
+    }
+
+    /// Ends whoever is left of something, lets the keeper forget it, and then answers.
+    pub(super) fn free_rest(&self, key: u64, replies: Vec<Reply<()>>) {
+        let keeper = self.keeper.clone();
+        tokio::spawn(async move {
+            let ended = keeper.kill_tree(key, signal::KILL).await.unwrap_or_default();
+            if !ended.is_empty() {
+                tracing::warn!(key, ?ended, "ended what no record knows any more");
+            }
+            let _ = keeper.release(key).await;
+            for reply in replies {
+                let _ = reply.send(Ok(()));
+            }
+        });
+    }
+
+    pub(super) fn remove_script(&self, record: Arc<Record>) {
+        let ground = Arc::clone(&self.ground);
+        tokio::task::spawn_blocking(move || ground.remove_script(&record));
+    }
+
+    /// An exit is taken at once if the program has set nothing, which costs one look; else when
+    /// that was read.
+    pub(super) fn read_output(&mut self, input: Input) -> Option<Input> {
+        let Input::Report(Report::Exited { key, exit }) = input else { return Some(input) };
+        let record = self.state.launched(key);
+        let Some(record) = record.filter(|record| self.ground.outputs.is_there(record)) else {
+            return Some(Input::Report(Report::Exited { key, exit }));
+        };
+        let (ground, record) = (Arc::clone(&self.ground), Arc::clone(record));
+        self.state.is_exiting(key);
+        let (readers, answers) = (Arc::clone(&self.readers), self.queue.answers());
+        tokio::spawn(async move {
+            let _permit = readers.acquire().await;
+            let read = tokio::task::spawn_blocking(move || ground.outputs.read(&record)).await;
+            let _ = answers.send(Input::Exited { key, exit, output: read.unwrap_or_default() });
+        });
+        None
+    }
+
+    /// Removes what a program has set: it is recorded, or nobody will ask for it.
+    pub(super) fn remove_output(&self, record: Arc<Record>) {
+        if self.ground.outputs.is_there(&record) {
+            let ground = Arc::clone(&self.ground);
+            tokio::task::spawn_blocking(move || ground.outputs.remove(&record));
+        }
+    }
+}
+
+/// Has a process started by the keeper.
+async fn start(
+    keeper: &Keeper,
+    ground: Arc<Ground>,
+    record: Arc<Record>,
+    earlier: Option<Earlier>,
+) -> Result<Spawned, Error> {
+    let id = Arc::clone(&record.id);
+    let first_seq = match earlier {
+        Some(earlier) => free(keeper, earlier).await.max(record.first_seq),
+        None => record.first_seq,
+    };
+    // What takes its time is done elsewhere.
+    let files = record.spec.is_script() || record.spec.user.is_some() || record.launch > 1;
+    let launch = if files {
+        let (ground, record) = (Arc::clone(&ground), Arc::clone(&record));
+        let written = tokio::task::spawn_blocking(move || ground.launch(&record)).await;
+        written.map_err(|error| Error::Store(error.to_string()))?
+    } else {
+        ground.launch(&record)
+    };
+    let mut launch = launch.map_err(|error| Error::Store(format!("the script: {error}")))?;
+    launch.first_seq = first_seq;
+    let spawn = || keeper.spawn(launch.clone());
+    let mut spawned = spawn().await;
+    if let Ok(Spawned { existed: true, key, .. }) = spawned {
+        // Not this one: what no record knew had the same id, and has not been ended yet.
+        let _ = keeper.kill_tree(key, signal::KILL).await;
+        let _ = keeper.release(key).await;
+        spawned = spawn().await;
+    }
+    if spawned.is_err() && record.spec.user.is_some() {
+        ground.outputs.remove(&record);
+    }
+    spawned.map_err(|error| Error::from_keeper(&id, error))
+}
+
+/// Ends who outlived an earlier launch, and frees that one unless its transcript goes on. What
+/// they printed to the last is counted: the number of the next chunk.
+async fn free(keeper: &Keeper, earlier: Earlier) -> u64 {
+    let Earlier { held: Held { key, output }, goes_on } = earlier;
+    let _ = keeper.kill_tree(key, signal::KILL).await;
+    let progress = output.progress();
+    let next_seq = progress.ring.map_or(progress.next_seq, |ring| ring.figures().next_seq);
+    if !goes_on {
+        let _ = keeper.release(key).await;
+    }
+    next_seq
+}

@@ -1,0 +1,180 @@
+//! How processes end: for good, or until they are started again; and how their records go.
+
+use std::sync::Arc;
+
+use super::slot::{Slot, Waiting, end, release_if_empty};
+use super::{Now, State, tell};
+use crate::process::lifecycle::Ended;
+use crate::process::restart::Verdict;
+use crate::process::{Cause, End, Kind, Moment, Phase, Restarts};
+use crate::store::Change;
+use crate::supervisor::effects::{Action, Effects, Killed, Reply};
+
+impl State {
+    /// A process has ended. A service may be started again.
+    pub(super) fn ended(&mut self, id: &Arc<str>, ended: Ended, now: Now, then: &mut Effects) {
+        let Some(slot) = self.slots.get_mut(id) else { return };
+        slot.reached.clone_from(&ended.reached);
+        let may = !self.shutting_down && may_go_on(slot, &ended);
+        let mut end = end(slot, ended, now.wall);
+        match verdict(slot, &end, may, now) {
+            (Verdict::Again(until), restarts) => {
+                self.restart_later(id, end, until, restarts, now, then);
+            }
+            (Verdict::GivenUp(why), _) => {
+                end.detail = match end.detail.as_str() {
+                    "" => why,
+                    detail => format!("{detail}: {why}"),
+                };
+                self.finish(id, end, now, then);
+            }
+            (Verdict::Over, _) => self.finish(id, end, now, then),
+        }
+    }
+
+    /// A service pauses before it is started again.
+    fn restart_later(
+        &mut self,
+        id: &Arc<str>,
+        last: End,
+        until: Moment,
+        restarts: Restarts,
+        now: Now,
+        then: &mut Effects,
+    ) {
+        let Some(slot) = self.slots.get_mut(id) else { return };
+        if slot.record.spec.is_script() {
+            then.actions.push(Action::RemoveScript(Arc::clone(&slot.record)));
+        }
+        slot.life.pause(until);
+        slot.change(|record| {
+            record.restarts = restarts;
+            record.phase = Phase::Backoff { last, until };
+        });
+        then.changes.push(Change::Update(Arc::clone(&slot.record)));
+        then.actions.push(Action::Publish(Arc::clone(&slot.entry), slot.seen()));
+        tell(Kind::Restarting, slot, &mut self.next_event, now, then);
+    }
+
+    /// A process is over: whoever waited for that is answered, and who waits for its place may
+    /// have it.
+    fn finish(&mut self, id: &Arc<str>, end: End, now: Now, then: &mut Effects) {
+        let Some(slot) = self.slots.get_mut(id) else { return };
+        let time = end.time;
+        slot.set_phase(Phase::Exited(end));
+        release_if_empty(slot, &mut self.keys, then);
+        let place = slot.place.take();
+        then.actions.extend(slot.outdated.take().map(|held| Action::KillStray(held.key)));
+        then.changes.push(Change::Update(Arc::clone(&slot.record)));
+        then.actions.push(Action::Publish(Arc::clone(&slot.entry), slot.seen()));
+        tell(Kind::Completed, slot, &mut self.next_event, now, then);
+        then.actions.push(Action::Finish(Arc::clone(&slot.record)));
+        if slot.record.spec.is_script() {
+            then.actions.push(Action::RemoveScript(Arc::clone(&slot.record)));
+        }
+        // Those who asked for the start were answered when it had started.
+        let Waiting { starts: _, kills, deletes } = std::mem::take(&mut slot.waiting);
+        let rest = slot.rest();
+        for reply in kills {
+            let (seen, reached) = (slot.seen(), slot.reached.clone());
+            then.actions.push(match rest {
+                Some(key) => Action::KillRest { key, seen, reply },
+                None => Action::AnswerKill(reply, Ok(Killed { seen, reached })),
+            });
+        }
+        slot.reached = Vec::new();
+        self.finished.insert(time, slot.record.birth, &slot.record.id, slot.bytes());
+        let (queue, service) = (slot.record.spec.queue.clone(), slot.service_key());
+        self.free(&queue, place.map(|place| place.ticket), service.as_ref());
+        self.remove_for(id, deletes, rest, now, then);
+        self.retain(now, then);
+        self.admit(now, then);
+        self.over(then);
+    }
+
+    /// What a live process had is free: its place in the queue, its name as a service.
+    pub(super) fn live_no_more(&mut self, slot: &Slot) {
+        let ticket = slot.place.as_ref().map(|place| place.ticket);
+        self.free(&slot.record.spec.queue, ticket, slot.service_key().as_ref());
+    }
+
+    fn free(&mut self, queue: &str, ticket: Option<u64>, service: Option<&super::ServiceKey>) {
+        self.live -= 1;
+        match ticket {
+            Some(ticket) => self.queues.leave(queue, ticket),
+            None => self.queues.end(queue),
+        }
+        if let Some(service) = service {
+            self.services.remove(service);
+        }
+    }
+
+    /// Frees the oldest finished processes, as many as are too many.
+    pub(super) fn retain(&mut self, now: Now, then: &mut Effects) {
+        while let Some(id) = self.finished.excess(&self.keep, now.wall) {
+            self.remove(&id, now, then);
+        }
+    }
+
+    /// Frees a process that was to end for that, and whoever outlived it.
+    fn remove_for(
+        &mut self,
+        id: &Arc<str>,
+        replies: Vec<Reply<()>>,
+        rest: Option<u64>,
+        now: Now,
+        then: &mut Effects,
+    ) {
+        if replies.is_empty() {
+            return;
+        }
+        if let (Some(key), Some(slot)) = (rest, self.slots.get_mut(id)) {
+            slot.held = None;
+            self.keys.remove(&key);
+            self.remove(id, now, then);
+            return then.actions.push(Action::FreeRest { key, replies });
+        }
+        self.remove(id, now, then);
+        then.actions.extend(replies.into_iter().map(|reply| Action::AnswerDelete(reply, Ok(()))));
+    }
+
+    /// Frees a finished process.
+    pub(super) fn remove(&mut self, id: &Arc<str>, now: Now, then: &mut Effects) {
+        let Some(slot) = self.slots.remove(id) else { return };
+        let time = slot.record.end().map_or(0, |end| end.time);
+        self.finished.remove(time, slot.record.birth);
+        slot.leave(then);
+        if let Some(held) = &slot.held {
+            self.keys.remove(&held.key);
+            then.actions.push(Action::Release(held.key));
+        }
+        tell(Kind::Deleted, &slot, &mut self.next_event, now, then);
+    }
+
+    pub(super) fn over(&self, then: &mut Effects) {
+        if self.shutting_down && self.live == 0 {
+            then.actions.push(Action::AllOver);
+        }
+    }
+}
+
+/// Whether one that has ended may be started again, if its policy says so. One that was lost went
+/// with the whole supervisor; one that could not even be started once is not tried again.
+fn may_go_on(slot: &Slot, ended: &Ended) -> bool {
+    let waited_for = !slot.waiting.kills.is_empty() || !slot.waiting.deletes.is_empty();
+    let never_began = ended.cause == Cause::StartFailed && slot.record.restarts.count == 0;
+    !ended.for_good && !waited_for && !never_began && ended.cause != Cause::Lost
+}
+
+/// What becomes of a process that has ended, and how often it was started again then.
+fn verdict(slot: &Slot, end: &End, may: bool, now: Now) -> (Verdict, Restarts) {
+    let mut restarts = slot.record.restarts.clone();
+    let verdict = match &slot.record.spec.service {
+        Some(service) if may => {
+            let started = slot.started.map(|started| started.moment);
+            restarts.ended(&service.restart, end.outcome(), started, now.moment, now.chance())
+        }
+        _ => Verdict::Over,
+    };
+    (verdict, restarts)
+}
