@@ -16,6 +16,7 @@ mod input;
 mod killing;
 mod lingering;
 mod output;
+mod readiness;
 mod service;
 mod spawning;
 mod supervising;

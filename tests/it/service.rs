@@ -1,19 +1,34 @@
 //! The API from outside: real gRPC to a real `procyard serve`.
 
+mod attaching;
+mod becoming_ready;
+mod blocking;
 mod cancelling;
 mod deleting;
 mod door;
 mod ending;
 mod following;
 mod killing;
+mod limiting;
 mod listing;
+mod outputs;
+mod pressing;
+mod queueing;
 mod reading;
 mod refusing;
+mod rerunning;
 mod resizing;
 mod restarting;
+mod screens;
+mod serving;
 mod shutting_down;
 mod signalling;
+mod sleeping;
 mod starting;
 mod typing;
+mod viewing;
 mod waiting;
+mod walk_code;
+mod walk_services;
+mod walk_session;
 mod watching;

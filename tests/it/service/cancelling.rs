@@ -53,6 +53,8 @@ async fn settled(service: &TestService, client: &mut Client) -> Vec<pb::Process>
 async fn a_start_that_is_cancelled_at_any_moment_leaves_a_record_and_a_process_or_neither() {
     let service = TestService::start();
     let mut client = service.client().await;
+    // An answer, and not a connection alone, means that the keeper has begun all that it has.
+    assert_eq!(list(&mut client).await, []);
     let before = keeper_descriptors(&service);
     let log = service.directory.path().join("log");
     let line = format!("echo $PROCYARD_ID >>{}; echo ready; exec sleep 600", log.display());
@@ -94,6 +96,7 @@ async fn a_start_that_is_cancelled_at_any_moment_leaves_a_record_and_a_process_o
         .await;
 }
 
+/// How many descriptors the keeper has.
 fn keeper_descriptors(service: &TestService) -> usize {
     std::fs::read_dir(format!("/proc/{}/fd", service.child.id())).unwrap().count()
 }

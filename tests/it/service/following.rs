@@ -211,6 +211,37 @@ async fn a_slow_follower_learns_by_gaps_exactly_what_it_missed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_whose_cursor_was_overrun_begins_with_the_gap_for_any_server() {
+    let service = TestService::start();
+    let mut client = service.client().await;
+    let total = 1_000_000;
+    let process = run_to_end(&mut client, "p", flood(total)).await;
+    let oldest = process.transcript.unwrap().first_seq;
+    assert!(oldest > 2, "nothing was dropped");
+    for _ in 0..2 {
+        let stream = ask_follow(&mut client, from_the_beginning("p")).await;
+        let (transcript, _) = follow_to_end(stream).await;
+        assert_eq!((transcript.gaps, transcript.received() + transcript.dropped), (1, total));
+        // The last that is gone, and the first that is not.
+        for (since_seq, missed) in [(oldest - 1, true), (oldest, false)] {
+            let request = pb::FollowRequest { since_seq: Some(since_seq), ..follow("p") };
+            let mut stream = ask_follow(&mut client, request).await;
+            if missed {
+                let Message::Gap(gap) = next_message(&mut stream).await else { panic!("no gap") };
+                assert_eq!((gap.from_seq, gap.to_seq), (oldest - 1, oldest - 1));
+            }
+            let Message::Chunk(chunk) = next_message(&mut stream).await else { panic!("no chunk") };
+            assert_eq!(chunk.seq, oldest);
+        }
+        let since_seq = Some(transcript.next_seq + 1);
+        let ahead = soon(client.follow(pb::FollowRequest { since_seq, ..follow("p") })).await;
+        assert_eq!(refusal(ahead.map(drop)), (Code::OutOfRange, "CURSOR_AHEAD".into()));
+        service.kill_server();
+        client = service.client().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn following_a_flood_accounts_for_every_byte() {
     let service = TestService::start();
     let mut client = service.client().await;

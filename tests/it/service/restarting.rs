@@ -297,6 +297,28 @@ async fn a_store_that_fails_for_a_while_refuses_starts_and_nothing_else() {
     assert_eq!(ids(&list(&mut client).await), ["c", "live"]);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_behind_one_that_could_not_be_recorded_has_its_turn_all_the_same() {
+    let service = TestService::start();
+    let mut client = service.client().await;
+    begin(&mut client, "before", shell("true")).await;
+    let database = service.directory.path().join("state/procyard.db");
+    let other = rusqlite::Connection::open(database).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let mut second = client.clone();
+    let first = async {
+        let refused = refusal(soon(client.start(start("a", in_queue("q", shell("true"))))).await);
+        assert_eq!(refused, (tonic::Code::Unavailable, "STORE_FAILED".into()));
+        other.execute_batch("ROLLBACK").unwrap();
+    };
+    // Sent after the first, on the same connection.
+    let behind = soon(second.start(start("b", in_queue("q", shell("true")))));
+    let ((), behind) = tokio::join!(first, behind);
+    let behind = behind.unwrap().into_inner().process.unwrap();
+    assert_eq!(behind.id, "b");
+    assert_eq!(exit(&ended(&mut client, "b").await).code, Some(0));
+}
+
 /// Starts again until it is not refused.
 async fn until_ok(client: &mut Client) {
     let again = async {

@@ -206,6 +206,31 @@ pub fn within(milliseconds: u32, wait: pb::WaitFor) -> pb::WaitFor {
     pb::WaitFor { timeout: Some(millis(milliseconds)), ..wait }
 }
 
+/// Waits until it is ready.
+pub fn until_ready() -> pb::WaitFor {
+    pb::WaitFor { until: Some(wait_for::Until::Ready(wait_for::Ready {})), timeout: None }
+}
+
+/// The same in a queue.
+pub fn in_queue(queue: &str, spec: pb::Spec) -> pb::Spec {
+    pb::Spec { queue: queue.into(), ..spec }
+}
+
+/// The same as a service.
+pub fn as_service(name: &str, spec: pb::Spec) -> pb::Spec {
+    pb::Spec { mode: pb::Mode::Service.into(), service: name.into(), ..spec }
+}
+
+/// The same as a service that is restarted, after pauses of a hundredth of a second at first.
+pub fn restarted(policy: pb::restart::Policy, spec: pb::Spec) -> pb::Spec {
+    let restart = pb::Restart {
+        policy: policy.into(),
+        backoff_min: Some(millis(10)),
+        ..pb::Restart::default()
+    };
+    pb::Spec { restart: Some(restart), ..as_service("s", spec) }
+}
+
 /// The same, to be stopped in another way.
 pub fn stopped_by(signal: &str, grace: u32, spec: pb::Spec) -> pb::Spec {
     let stop = pb::Stop { signal: signal.into(), grace: Some(millis(grace)) };
@@ -267,6 +292,22 @@ pub fn kill(id: &str) -> pb::KillRequest {
 /// The same with SIGKILL at once.
 pub fn kill_at_once(id: &str) -> pb::KillRequest {
     pb::KillRequest { force: true, ..kill(id) }
+}
+
+/// A request to run it again.
+pub fn run_again(id: &str) -> pb::RunRequest {
+    pb::RunRequest { id: id.into(), force: false }
+}
+
+/// The same, whatever it left.
+pub fn run_by_force(id: &str) -> pb::RunRequest {
+    pb::RunRequest { force: true, ..run_again(id) }
+}
+
+/// All that is kept of what it printed to stdout.
+pub async fn printed(client: &mut Client, id: &str) -> String {
+    let request = pb::ReadRequest { id: id.into(), ..Default::default() };
+    text(&soon(client.read(request)).await.unwrap().into_inner().chunks, pb::Stream::Stdout)
 }
 
 /// All records, newest first.

@@ -31,6 +31,7 @@ async fn environment(client: &mut Client, env: pb::Environment) -> BTreeMap<Stri
     let mut found: BTreeMap<String, String> = said.lines().filter_map(pair).collect();
     assert_eq!(found.remove("PROCYARD_ID"), Some(id));
     assert_eq!(found.remove("PROCYARD_RUN").as_deref(), Some("1"));
+    assert!(found.remove("PROCYARD_OUTPUT").is_some_and(|path| path.starts_with('/')));
     found
 }
 
