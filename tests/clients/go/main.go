@@ -27,6 +27,8 @@ import (
 // Two sleeps, and a word when both of them are executed.
 const tree = "for n in 1 2; do sleep 1000 & until grep -q sleep /proc/$!/comm; do :; done; done; echo up; wait"
 
+const script = `echo out; echo err >&2; printf '{"run": %s}' "$PROCYARD_RUN" >"$PROCYARD_OUTPUT"`
+
 var ctx = context.Background()
 
 var exit = &pb.WaitFor{Until: &pb.WaitFor_Exit_{Exit: &pb.WaitFor_Exit{}}}
@@ -62,6 +64,15 @@ func main() {
 		{"the end comes once and last", w.theEndComesOnceAndLast},
 		{"a kill ends the tree", w.aKillEndsTheTree},
 		{"no event is lost or doubled", w.noEventIsLostOrDoubled},
+		{"a queue runs one at a time", w.aQueueRunsOneAtATime},
+		{"a script sets its output", w.aScriptSetsItsOutput},
+		{"only force clears what was printed", w.onlyForceClearsWhatWasPrinted},
+		{"a service is there once", w.aServiceIsThereOnce},
+		{"a selector spares services", w.aSelectorSparesServices},
+		{"a terminal shows what was typed", w.aTerminalShowsWhatWasTyped},
+		{"a view counts what it leaves out", w.aViewCountsWhatItLeavesOut},
+		{"a completion wakes a sleeper", w.aCompletionWakesASleeper},
+		{"leaving ends nothing", w.leavingEndsNothing},
 		{"errors carry their details", w.errorsCarryTheirDetails},
 		{"what was deleted is gone", w.whatWasDeletedIsGone},
 	} {
@@ -78,10 +89,8 @@ func (w *walk) theServerIsThere() {
 }
 
 func (w *walk) aRepeatedStartIsNoSecondProcess() {
-	cat := &pb.Spec{
-		Program: &pb.Spec_Argv{Argv: &pb.Argv{Args: []string{"/bin/cat"}}},
-		Io:      &pb.Spec_Pipes{Pipes: &pb.Pipes{Stdin: true}},
-	}
+	cat := argv("/bin/cat")
+	cat.Io = &pb.Spec_Pipes{Pipes: &pb.Pipes{Stdin: true}}
 	first, second := w.start("cat", cat, nil), w.start("cat", cat, nil)
 	expect(!first.Existed && second.Existed, second)
 	expect(first.Process.Pid == second.Process.Pid, second)
@@ -104,10 +113,10 @@ func (w *walk) aRepeatedWriteIsNoSecondWrite() {
 }
 
 func (w *walk) aTimeoutIsAnAnswer() {
-	met := must(w.client.Wait(ctx, &pb.WaitRequest{Id: w.id("cat"), Wait: output("hello")})).Wait
+	met := w.wait("cat", output("hello")).Wait
 	expect(met.Met && !met.TimedOut && met.Match.GetText() == "hello" && met.Match.GetSeq() > 0, met)
 	soon := &pb.WaitFor{Until: exit.Until, Timeout: durationpb.New(100 * time.Millisecond)}
-	late := must(w.client.Wait(ctx, &pb.WaitRequest{Id: w.id("cat"), Wait: soon})).Wait
+	late := w.wait("cat", soon).Wait
 	expect(late.TimedOut && !late.Met, late)
 }
 
@@ -141,7 +150,7 @@ func (w *walk) theEndComesOnceAndLast() {
 func (w *walk) aKillEndsTheTree() {
 	up := w.start("tree", shell(tree), output("up"))
 	expect(up.Wait.Met, up)
-	answer := must(w.client.Kill(ctx, &pb.KillRequest{Target: &pb.KillRequest_Id{Id: w.id("tree")}}))
+	answer := w.kill("tree")
 	end := answer.Processes[0].Exit
 	expect(end.Outcome == pb.Outcome_OUTCOME_CANCELED && end.Cause == pb.Cause_CAUSE_KILLED, answer)
 	sleeps := 0
@@ -181,6 +190,141 @@ func (w *walk) noEventIsLostOrDoubled() {
 	}
 	expect(strings.Join(told, ", ") == "-first KIND_STARTED, -first KIND_COMPLETED, "+
 		"-second KIND_STARTED, -second KIND_COMPLETED", told)
+}
+
+func (w *walk) aQueueRunsOneAtATime() {
+	sleeper := argv("sleep", "1000")
+	sleeper.Queue = w.id("queue")
+	first := w.start("sleeper", sleeper, nil).Process
+	expect(first.State == pb.State_STATE_RUNNING, first)
+	second := w.start("script", &pb.Spec{
+		Program: &pb.Spec_Script{Script: &pb.Script{Code: script, Interpreter: []string{"/bin/sh", "-eu"}}},
+		Queue:   w.id("queue"),
+		Ref:     w.id("ref"),
+	}, nil).Process
+	expect(second.State == pb.State_STATE_QUEUED && second.QueuePosition == 1, second)
+	found := must(w.client.List(ctx, &pb.ListRequest{Selector: &pb.Selector{Ref: w.id("ref")}})).Processes
+	expect(len(found) == 1 && found[0].Id == second.Id && found[0].State == pb.State_STATE_QUEUED, found)
+	w.kill("sleeper")
+	end := w.wait("script", exit).Process.Exit
+	expect(end.Outcome == pb.Outcome_OUTCOME_SUCCEEDED, end)
+}
+
+func (w *walk) aScriptSetsItsOutput() {
+	set := w.get("script").Output.GetValue().GetStructValue().AsMap()
+	expect(len(set) == 1 && set["run"] == 1.0, set)
+	for stream, printed := range map[pb.Stream]string{
+		pb.Stream_STREAM_STDOUT: "out\n",
+		pb.Stream_STREAM_STDERR: "err\n",
+	} {
+		read := must(w.client.Read(ctx, &pb.ReadRequest{Id: w.id("script"), Streams: []pb.Stream{stream}}))
+		expect(read.Ended && textOf(read.Chunks) == printed, read)
+	}
+}
+
+func (w *walk) onlyForceClearsWhatWasPrinted() {
+	_, err := w.client.Run(ctx, &pb.RunRequest{Id: w.id("script")})
+	expect(status.Code(err) == codes.FailedPrecondition, err)
+	info := detail[*errdetails.ErrorInfo](err)
+	expect(info.Reason == "HAS_OUTPUT", info)
+	again := must(w.client.Run(ctx, &pb.RunRequest{Id: w.id("script"), Force: true})).Process
+	expect(again.Run == 2, again)
+	set := w.wait("script", exit).Process.Output.GetValue().GetStructValue().AsMap()
+	expect(len(set) == 1 && set["run"] == 2.0, set)
+}
+
+func (w *walk) aServiceIsThereOnce() {
+	service := shell("echo up; exec sleep 1000")
+	service.Mode, service.Service, service.Workspace = pb.Mode_MODE_SERVICE, w.name, w.name
+	service.Readiness = &pb.Readiness{Probe: &pb.Readiness_OutputRegex{OutputRegex: "up"}}
+	ready := &pb.WaitFor{Until: &pb.WaitFor_Ready_{Ready: &pb.WaitFor_Ready{}}}
+	first := w.start("service", service, ready)
+	expect(first.Wait.Met && first.Process.Ready, first)
+	_, err := w.client.Start(ctx, &pb.StartRequest{Spec: service})
+	expect(status.Code(err) == codes.AlreadyExists, err)
+	info := detail[*errdetails.ErrorInfo](err)
+	expect(info.Reason == "SERVICE_RUNNING" && info.Metadata["id"] == w.id("service"), info)
+}
+
+func (w *walk) aSelectorSparesServices() {
+	worker := argv("sleep", "1000")
+	worker.Workspace = w.name
+	w.start("worker", worker, nil)
+	work := w.killAll(&pb.Selector{Workspace: w.name})
+	expect(len(work) == 1 && work[0].Id == w.id("worker"), work)
+	service := w.get("service")
+	expect(service.State == pb.State_STATE_RUNNING, service)
+	ended := w.killAll(&pb.Selector{Workspace: w.name, Mode: pb.Mode_MODE_SERVICE})
+	expect(len(ended) == 1 && ended[0].Id == service.Id && ended[0].State == pb.State_STATE_EXITED, ended)
+}
+
+func (w *walk) aTerminalShowsWhatWasTyped() {
+	cat := argv("cat")
+	cat.Io = &pb.Spec_Terminal{Terminal: &pb.Terminal{}}
+	id := w.start("terminal", cat, nil).Process.Id
+	typed := must(w.client.WriteStdin(ctx, &pb.WriteStdinRequest{
+		Id:    id,
+		Input: &pb.WriteStdinRequest_Text{Text: "hello"},
+		Enter: true,
+		Wait:  output(`hello\s+hello`),
+	}))
+	expect(typed.Wait.Met, typed)
+	must(w.client.Resize(ctx, &pb.ResizeRequest{Id: id, Rows: 30, Cols: 100}))
+	screen := must(w.client.Screen(ctx, &pb.ScreenRequest{Id: id}))
+	expect(screen.Rows[0] == "hello" && screen.Rows[1] == "hello", screen)
+	expect(screen.Size.Rows == 30 && screen.Size.Cols == 100, screen)
+	ended := must(w.client.WriteStdin(ctx, &pb.WriteStdinRequest{
+		Id:    id,
+		Input: &pb.WriteStdinRequest_Keys{Keys: &pb.Keys{Names: []string{"ctrl+d"}}},
+		Wait:  exit,
+	})).Process
+	expect(ended.Exit.GetOutcome() == pb.Outcome_OUTCOME_SUCCEEDED, ended)
+}
+
+func (w *walk) aViewCountsWhatItLeavesOut() {
+	id := w.start("lines", shell("seq 1000"), exit).Process.Id
+	some := must(w.client.Read(ctx, &pb.ReadRequest{Id: id, View: &pb.View{Grep: "^500$", Context: 1}}))
+	expect(textOf(some.Chunks) == "499\n500\n501\n" && some.Omitted.GetLines() == 997, some)
+	follower := must(w.client.Follow(ctx, &pb.FollowRequest{Id: id, View: &pb.View{Grep: "^1000$"}}))
+	followed := all(follower)
+	expect(textOf(chunksOf(followed)) == "1000\n", followed)
+	expect(followed[len(followed)-1].GetEnd().GetOmitted().GetLines() == 999, followed)
+}
+
+func (w *walk) aCompletionWakesASleeper() {
+	sleeping := must(w.client.Sleep(ctx, &pb.SleepRequest{
+		Duration:     durationpb.New(10 * time.Minute),
+		TickInterval: durationpb.New(5 * time.Second),
+		WakeOn:       &pb.Selector{Ref: w.id("alarm")},
+	}))
+	begun := must(sleeping.Recv())
+	expect(begun.GetTick() != nil, begun)
+	alarm := shell("exit 0")
+	alarm.Ref = w.id("alarm")
+	w.start("alarm", alarm, nil)
+	told := all(sleeping)
+	done := told[len(told)-1].GetDone()
+	expect(done.GetInterrupted() && done.GetEvent().GetProcessId() == w.id("alarm"), told)
+}
+
+func (w *walk) leavingEndsNothing() {
+	cat := argv("cat")
+	cat.Io = &pb.Spec_Pipes{Pipes: &pb.Pipes{Stdin: true}}
+	id := w.start("attached", cat, nil).Process.Id
+	here, leave := context.WithCancel(ctx)
+	attached := must(w.client.Attach(here))
+	send := func(message *pb.AttachRequest) *pb.AttachResponse {
+		must(message, attached.Send(message))
+		return must(attached.Recv())
+	}
+	first := send(&pb.AttachRequest{Message: &pb.AttachRequest_Start{Start: &pb.AttachStart{Id: id}}})
+	expect(first.GetAttached().GetProcess().GetId() == id, first)
+	answer := send(&pb.AttachRequest{Message: &pb.AttachRequest_Text{Text: "hello\n"}})
+	expect(string(answer.GetChunk().GetData()) == "hello\n", answer)
+	leave()
+	process := w.get("attached")
+	expect(process.State == pb.State_STATE_RUNNING, process)
+	w.kill("attached")
 }
 
 func (w *walk) errorsCarryTheirDetails() {
@@ -226,6 +370,22 @@ func (w *walk) start(name string, spec *pb.Spec, wait *pb.WaitFor) *pb.StartResp
 	return answer
 }
 
+func (w *walk) get(name string) *pb.Process {
+	return must(w.client.Get(ctx, &pb.GetRequest{Id: w.id(name)})).Process
+}
+
+func (w *walk) wait(name string, wait *pb.WaitFor) *pb.WaitResponse {
+	return must(w.client.Wait(ctx, &pb.WaitRequest{Id: w.id(name), Wait: wait}))
+}
+
+func (w *walk) kill(name string) *pb.KillResponse {
+	return must(w.client.Kill(ctx, &pb.KillRequest{Target: &pb.KillRequest_Id{Id: w.id(name)}}))
+}
+
+func (w *walk) killAll(selector *pb.Selector) []*pb.Process {
+	return must(w.client.Kill(ctx, &pb.KillRequest{Target: &pb.KillRequest_Selector{Selector: selector}})).Processes
+}
+
 func (w *walk) followUntil(isEnough func() bool) {
 	for {
 		message, err := w.follower.Recv()
@@ -241,11 +401,7 @@ func (w *walk) followUntil(isEnough func() bool) {
 
 // What the follower was sent so far.
 func (w *walk) output() string {
-	var chunks []*pb.Chunk
-	for _, message := range w.followed {
-		chunks = append(chunks, message.GetChunk())
-	}
-	return outputOf(chunks, pb.Stream_STREAM_STDOUT)
+	return outputOf(chunksOf(w.followed), pb.Stream_STREAM_STDOUT)
 }
 
 // The events of a watch, up to the last one that is wanted. What is to happen once the watch has
@@ -274,18 +430,50 @@ func (w *walk) watch(request *pb.WatchRequest, then func(), isLast func(*pb.Even
 	}
 }
 
+// The messages of a stream, to its end.
+func all[T any](stream grpc.ServerStreamingClient[T]) []*T {
+	var messages []*T
+	for {
+		message, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return messages
+		}
+		messages = append(messages, must(message, err))
+	}
+}
+
 func shell(line string) *pb.Spec { return &pb.Spec{Program: &pb.Spec_Shell{Shell: line}} }
+
+func argv(args ...string) *pb.Spec {
+	return &pb.Spec{Program: &pb.Spec_Argv{Argv: &pb.Argv{Args: args}}}
+}
 
 func output(regex string) *pb.WaitFor {
 	return &pb.WaitFor{Until: &pb.WaitFor_Output_{Output: &pb.WaitFor_Output{Regex: regex}}}
 }
 
+func chunksOf(messages []*pb.FollowResponse) []*pb.Chunk {
+	var chunks []*pb.Chunk
+	for _, message := range messages {
+		chunks = append(chunks, message.GetChunk())
+	}
+	return chunks
+}
+
 func outputOf(chunks []*pb.Chunk, stream pb.Stream) string {
-	var data []byte
+	var those []*pb.Chunk
 	for _, chunk := range chunks {
 		if chunk.GetStream() == stream {
-			data = append(data, chunk.Data...)
+			those = append(those, chunk)
 		}
+	}
+	return textOf(those)
+}
+
+func textOf(chunks []*pb.Chunk) string {
+	var data []byte
+	for _, chunk := range chunks {
+		data = append(data, chunk.GetData()...)
 	}
 	return string(data)
 }

@@ -1,6 +1,7 @@
 """The walk in Python. Each step is a function; all of them share the Walk."""
 
 import os
+import queue
 import uuid
 
 import grpc
@@ -8,26 +9,37 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, ResourceInfo
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
-from procyard.v1.events_pb2 import KIND_COMPLETED, KIND_STARTED, WatchRequest
+from procyard.v1.events_pb2 import KIND_COMPLETED, KIND_STARTED, SleepRequest, WatchRequest
 from procyard.v1.info_pb2 import GetServerInfoRequest
-from procyard.v1.input_pb2 import WriteStdinRequest
-from procyard.v1.lifecycle_pb2 import DeleteRequest, KillRequest, StartRequest
+from procyard.v1.input_pb2 import (
+    AttachRequest,
+    AttachStart,
+    Keys,
+    ResizeRequest,
+    ScreenRequest,
+    WriteStdinRequest,
+)
+from procyard.v1.lifecycle_pb2 import DeleteRequest, KillRequest, RunRequest, StartRequest
 from procyard.v1.process_pb2 import (
     CAUSE_EXITED,
     CAUSE_KILLED,
     OUTCOME_CANCELED,
     OUTCOME_FAILED,
     OUTCOME_SUCCEEDED,
+    STATE_EXITED,
+    STATE_QUEUED,
+    STATE_RUNNING,
 )
-from procyard.v1.records_pb2 import GetRequest
+from procyard.v1.records_pb2 import GetRequest, ListRequest, Selector
 from procyard.v1.service_pb2_grpc import ProcessServiceStub
-from procyard.v1.spec_pb2 import Argv, Pipes, Spec
-from procyard.v1.transcript_pb2 import STREAM_STDERR, STREAM_STDOUT, FollowRequest
+from procyard.v1.spec_pb2 import MODE_SERVICE, Argv, Pipes, Readiness, Script, Spec, Terminal
+from procyard.v1.transcript_pb2 import STREAM_STDERR, STREAM_STDOUT, FollowRequest, ReadRequest, View
 from procyard.v1.wait_pb2 import WaitFor, WaitRequest
 
 EXIT = WaitFor(exit=WaitFor.Exit())
 # Two sleeps, and a word when both of them are executed.
 TREE = "for n in 1 2; do sleep 1000 & until grep -q sleep /proc/$!/comm; do :; done; done; echo up; wait"
+SCRIPT = """echo out; echo err >&2; printf '{"run": %s}' "$PROCYARD_RUN" >"$PROCYARD_OUTPUT\""""
 
 
 class Walk:
@@ -48,6 +60,12 @@ class Walk:
             self.made.append(id)
         return self.client.Start(StartRequest(id=id, spec=spec, wait=wait))
 
+    def get(self, name):
+        return self.client.Get(GetRequest(id=self.id(name))).process
+
+    def wait(self, name, wait=EXIT):
+        return self.client.Wait(WaitRequest(id=self.id(name), wait=wait))
+
     def follow_until(self, is_enough):
         for message in self.follower:
             self.followed.append(message)
@@ -56,11 +74,23 @@ class Walk:
 
     def output(self):
         """What the follower was sent so far."""
-        return b"".join(m.chunk.data for m in self.followed if m.HasField("chunk"))
+        return text_of(message.chunk for message in self.followed)
+
+
+def sleep(**scope):
+    return Spec(argv=Argv(args=["sleep", "1000"]), **scope)
+
+
+def output_until(regex):
+    return WaitFor(output=WaitFor.Output(regex=regex))
+
+
+def text_of(chunks):
+    return b"".join(chunk.data for chunk in chunks)
 
 
 def output_of(chunks, stream):
-    return b"".join(chunk.data for chunk in chunks if chunk.stream == stream)
+    return text_of(chunk for chunk in chunks if chunk.stream == stream)
 
 
 def the_server_is_there(walk):
@@ -88,11 +118,10 @@ def a_repeated_write_is_no_second_write(walk):
 
 
 def a_timeout_is_an_answer(walk):
-    hello = WaitFor(output=WaitFor.Output(regex="hello"))
-    met = walk.client.Wait(WaitRequest(id=walk.id("cat"), wait=hello)).wait
+    met = walk.wait("cat", output_until("hello")).wait
     assert met.met and not met.timed_out and met.match.text == "hello" and met.match.seq, met
     soon = WaitFor(exit=WaitFor.Exit(), timeout=Duration(nanos=100_000_000))
-    late = walk.client.Wait(WaitRequest(id=walk.id("cat"), wait=soon)).wait
+    late = walk.wait("cat", soon).wait
     assert late.timed_out and not late.met, late
 
 
@@ -118,7 +147,7 @@ def the_end_comes_once_and_last(walk):
 
 
 def a_kill_ends_the_tree(walk):
-    up = walk.start("tree", Spec(shell=TREE), WaitFor(output=WaitFor.Output(regex="up")))
+    up = walk.start("tree", Spec(shell=TREE), output_until("up"))
     assert up.wait.met, up
     answer = walk.client.Kill(KillRequest(id=walk.id("tree")))
     end = answer.processes[0].exit
@@ -158,8 +187,113 @@ def events(stream, is_last=lambda event: False):
     return found
 
 
+def a_queue_runs_one_at_a_time(walk):
+    name, ref = walk.id("queue"), walk.id("ref")
+    first = walk.start("sleeper", sleep(queue=name)).process
+    assert first.state == STATE_RUNNING, first
+    script = Script(code=SCRIPT, interpreter=["/bin/sh", "-eu"])
+    second = walk.start("script", Spec(script=script, queue=name, ref=ref)).process
+    assert (second.state, second.queue_position) == (STATE_QUEUED, 1), second
+    listed = walk.client.List(ListRequest(selector=Selector(ref=ref))).processes
+    assert [(p.id, p.state) for p in listed] == [(second.id, STATE_QUEUED)], listed
+    walk.client.Kill(KillRequest(id=first.id))
+    assert walk.wait("script").process.exit.outcome == OUTCOME_SUCCEEDED, walk.get("script")
+
+
+def a_script_sets_its_output(walk):
+    output = walk.get("script").output
+    assert output.value.struct_value == {"run": 1}, output
+    for stream, printed in ((STREAM_STDOUT, b"out\n"), (STREAM_STDERR, b"err\n")):
+        read = walk.client.Read(ReadRequest(id=walk.id("script"), streams=[stream]))
+        assert read.ended and text_of(read.chunks) == printed, read
+
+
+def only_force_clears_what_was_printed(walk):
+    code, details = failure(lambda: walk.client.Run(RunRequest(id=walk.id("script"))))
+    assert code == grpc.StatusCode.FAILED_PRECONDITION, code
+    assert details[ErrorInfo].reason == "HAS_OUTPUT", details
+    again = walk.client.Run(RunRequest(id=walk.id("script"), force=True)).process
+    assert again.run == 2, again
+    output = walk.wait("script").process.output
+    assert output.value.struct_value == {"run": 2}, output
+
+
+def a_service_is_there_once(walk):
+    service = Spec(
+        shell="echo up; exec sleep 1000",
+        mode=MODE_SERVICE,
+        service=walk.name,
+        workspace=walk.name,
+        readiness=Readiness(output_regex="up"),
+    )
+    first = walk.start("service", service, WaitFor(ready=WaitFor.Ready()))
+    assert first.wait.met and first.process.ready, first
+    code, details = failure(lambda: walk.client.Start(StartRequest(spec=service)))
+    assert code == grpc.StatusCode.ALREADY_EXISTS, code
+    assert details[ErrorInfo].reason == "SERVICE_RUNNING", details
+    assert details[ErrorInfo].metadata["id"] == walk.id("service"), details
+
+
+def a_selector_spares_services(walk):
+    walk.start("worker", sleep(workspace=walk.name))
+    work = walk.client.Kill(KillRequest(selector=Selector(workspace=walk.name))).processes
+    assert [p.id for p in work] == [walk.id("worker")], work
+    assert walk.get("service").state == STATE_RUNNING, walk.get("service")
+    services = Selector(workspace=walk.name, mode=MODE_SERVICE)
+    ended = walk.client.Kill(KillRequest(selector=services)).processes
+    assert [(p.id, p.state) for p in ended] == [(walk.id("service"), STATE_EXITED)], ended
+
+
+def a_terminal_shows_what_was_typed(walk):
+    id = walk.start("terminal", Spec(argv=Argv(args=["cat"]), terminal=Terminal())).process.id
+    echo = output_until(r"hello\s+hello")
+    typed = walk.client.WriteStdin(WriteStdinRequest(id=id, text="hello", enter=True, wait=echo))
+    assert typed.wait.met, typed
+    walk.client.Resize(ResizeRequest(id=id, rows=30, cols=100))
+    screen = walk.client.Screen(ScreenRequest(id=id))
+    assert screen.rows[:2] == ["hello", "hello"], screen
+    assert (screen.size.rows, screen.size.cols) == (30, 100), screen
+    end = Keys(names=["ctrl+d"])
+    ended = walk.client.WriteStdin(WriteStdinRequest(id=id, keys=end, wait=EXIT)).process
+    assert ended.exit.outcome == OUTCOME_SUCCEEDED, ended
+
+
+def a_view_counts_what_it_leaves_out(walk):
+    id = walk.start("lines", Spec(shell="seq 1000"), EXIT).process.id
+    some = walk.client.Read(ReadRequest(id=id, view=View(grep="^500$", context=1)))
+    assert text_of(some.chunks) == b"499\n500\n501\n", some
+    assert some.omitted.lines == 997, some
+    followed = list(walk.client.Follow(FollowRequest(id=id, view=View(grep="^1000$"))))
+    assert text_of(message.chunk for message in followed) == b"1000\n", followed
+    assert followed[-1].end.omitted.lines == 999, followed
+
+
+def a_completion_wakes_a_sleeper(walk):
+    long, often = Duration(seconds=600), Duration(seconds=5)
+    alarm = Selector(ref=walk.id("alarm"))
+    sleeping = walk.client.Sleep(SleepRequest(duration=long, tick_interval=often, wake_on=alarm))
+    assert next(sleeping).HasField("tick")
+    walk.start("alarm", Spec(shell="exit 0", ref=walk.id("alarm")))
+    *_, last = sleeping
+    assert last.done.interrupted and last.done.event.process_id == walk.id("alarm"), last
+
+
+def leaving_ends_nothing(walk):
+    id = walk.start("attached", Spec(argv=Argv(args=["cat"]), pipes=Pipes(stdin=True))).process.id
+    typed = queue.SimpleQueue()
+    attached = walk.client.Attach(iter(typed.get, None))
+    typed.put(AttachRequest(start=AttachStart(id=id)))
+    assert next(attached).attached.process.id == id
+    typed.put(AttachRequest(text="hello\n"))
+    assert next(attached).chunk.data == b"hello\n"
+    attached.cancel()
+    typed.put(None)
+    assert walk.get("attached").state == STATE_RUNNING, walk.get("attached")
+    walk.client.Kill(KillRequest(id=id))
+
+
 def errors_carry_their_details(walk):
-    code, details = failure(lambda: walk.client.Get(GetRequest(id=walk.id("nobody"))))
+    code, details = failure(lambda: walk.get("nobody"))
     assert code == grpc.StatusCode.NOT_FOUND, code
     assert details[ErrorInfo].domain == "procyard", details
     assert details[ErrorInfo].reason == "PROCESS_NOT_FOUND", details
@@ -204,6 +338,15 @@ STEPS = (
     the_end_comes_once_and_last,
     a_kill_ends_the_tree,
     no_event_is_lost_or_doubled,
+    a_queue_runs_one_at_a_time,
+    a_script_sets_its_output,
+    only_force_clears_what_was_printed,
+    a_service_is_there_once,
+    a_selector_spares_services,
+    a_terminal_shows_what_was_typed,
+    a_view_counts_what_it_leaves_out,
+    a_completion_wakes_a_sleeper,
+    leaving_ends_nothing,
     errors_carry_their_details,
     what_was_deleted_is_gone,
 )

@@ -11,9 +11,11 @@ import { BadRequest, ErrorInfo, ResourceInfo } from "nice-grpc-error-details";
 import { Status } from "nice-grpc-error-details/lib/proto/google/rpc/status";
 
 import type { ProtoGrpcType as Health } from "./generated/health";
+import type { AttachResponse__Output as AttachResponse } from "./generated/procyard/v1/AttachResponse";
 import type { Chunk__Output as Chunk } from "./generated/procyard/v1/Chunk";
 import type { Event__Output as Event } from "./generated/procyard/v1/Event";
 import type { FollowResponse__Output as FollowResponse } from "./generated/procyard/v1/FollowResponse";
+import type { SleepResponse__Output as SleepResponse } from "./generated/procyard/v1/SleepResponse";
 import type { Spec } from "./generated/procyard/v1/Spec";
 import type { Stream } from "./generated/procyard/v1/Stream";
 import type { WaitFor } from "./generated/procyard/v1/WaitFor";
@@ -23,6 +25,8 @@ import type { ProtoGrpcType as Procyard } from "./generated/service";
 
 // Two sleeps, and a word when both of them are executed.
 const tree = "for n in 1 2; do sleep 1000 & until grep -q sleep /proc/$!/comm; do :; done; done; echo up; wait";
+const script = `echo out; echo err >&2; printf '{"run": %s}' "$PROCYARD_RUN" >"$PROCYARD_OUTPUT"`;
+const sleep: Spec = { argv: { args: ["sleep", "1000"] } };
 const exit: WaitFor = { exit: {} };
 
 const address = `unix://${process.env["PROCYARD_SOCKET"]}`;
@@ -118,6 +122,108 @@ const steps = {
     );
   },
 
+  async "a queue runs one at a time"() {
+    const queue = id("queue");
+    const ref = id("ref");
+    const sleeper = await start("sleeper", { ...sleep, queue });
+    assert.equal(sleeper.process?.state, "STATE_RUNNING");
+    const queued = await start("script", { script: { code: script, interpreter: ["/bin/sh", "-eu"] }, queue, ref });
+    assert.deepEqual([queued.process?.state, queued.process?.queuePosition], ["STATE_QUEUED", 1]);
+    const { processes } = await ask(client.list, { selector: { ref } });
+    assert.deepEqual(processes.map(({ id, state }) => [id, state]), [[id("script"), "STATE_QUEUED"]]);
+    await ask(client.kill, { id: id("sleeper") });
+    const { process } = await ask(client.wait, { id: id("script"), wait: exit });
+    assert.equal(process?.exit?.outcome, "OUTCOME_SUCCEEDED");
+  },
+
+  async "a script sets its output"() {
+    const { process } = await ask(client.get, { id: id("script") });
+    assert.equal(process?.output?.value?.structValue?.fields?.["run"]?.numberValue, 1);
+    const out = await ask(client.read, { id: id("script"), streams: ["STREAM_STDOUT"] });
+    assert.deepEqual([out.ended, textOf(out.chunks)], [true, "out\n"]);
+    const err = await ask(client.read, { id: id("script"), streams: ["STREAM_STDERR"] });
+    assert.deepEqual([err.ended, textOf(err.chunks)], [true, "err\n"]);
+  },
+
+  async "only force clears what was printed"() {
+    const refused = await failure(ask(client.run, { id: id("script") }));
+    assert.equal(refused.code, grpc.status.FAILED_PRECONDITION);
+    assert.equal(detail(refused, ErrorInfo).reason, "HAS_OUTPUT");
+    const again = await ask(client.run, { id: id("script"), force: true });
+    assert.equal(again.process?.run, 2);
+    const { process } = await ask(client.wait, { id: id("script"), wait: exit });
+    assert.equal(process?.output?.value?.structValue?.fields?.["run"]?.numberValue, 2);
+  },
+
+  async "a service is there once"() {
+    const shell = "echo up; exec sleep 1000";
+    const scope: Spec = { mode: "MODE_SERVICE", service: walk, workspace: walk };
+    const service: Spec = { shell, ...scope, readiness: { outputRegex: "up" } };
+    const first = await start("service", service, { ready: {} });
+    assert.deepEqual([first.wait?.met, first.process?.ready], [true, true]);
+    const refused = await failure(ask(client.start, { spec: service }));
+    assert.equal(refused.code, grpc.status.ALREADY_EXISTS);
+    const { reason, metadata } = detail(refused, ErrorInfo);
+    assert.deepEqual([reason, metadata["id"]], ["SERVICE_RUNNING", id("service")]);
+  },
+
+  async "a selector spares services"() {
+    await start("worker", { ...sleep, workspace: walk });
+    const work = await ask(client.kill, { selector: { workspace: walk } });
+    assert.deepEqual(work.processes.map(({ id }) => id), [id("worker")]);
+    const { process } = await ask(client.get, { id: id("service") });
+    assert.equal(process?.state, "STATE_RUNNING");
+    const ended = await ask(client.kill, { selector: { workspace: walk, mode: "MODE_SERVICE" } });
+    assert.deepEqual(ended.processes.map(({ id, state }) => [id, state]), [[id("service"), "STATE_EXITED"]]);
+  },
+
+  async "a terminal shows what was typed"() {
+    const terminal = { id: id("terminal") };
+    await start("terminal", { argv: { args: ["cat"] }, terminal: {} });
+    const echo: WaitFor = { output: { regex: "hello\\s+hello" } };
+    const typed = await ask(client.writeStdin, { ...terminal, text: "hello", enter: true, wait: echo });
+    assert.ok(typed.wait?.met);
+    await ask(client.resize, { ...terminal, rows: 30, cols: 100 });
+    const { rows, size } = await ask(client.screen, terminal);
+    assert.deepEqual(rows.slice(0, 2), ["hello", "hello"]);
+    assert.deepEqual([size?.rows, size?.cols], [30, 100]);
+    const { process } = await ask(client.writeStdin, { ...terminal, keys: { names: ["ctrl+d"] }, wait: exit });
+    assert.equal(process?.exit?.outcome, "OUTCOME_SUCCEEDED");
+  },
+
+  async "a view counts what it leaves out"() {
+    await start("lines", { shell: "seq 1000" }, exit);
+    const some = await ask(client.read, { id: id("lines"), view: { grep: "^500$", context: 1 } });
+    assert.deepEqual([textOf(some.chunks), some.omitted?.lines], ["499\n500\n501\n", 997]);
+    const messages = await all<FollowResponse>(client.follow({ id: id("lines"), view: { grep: "^1000$" } }));
+    assert.equal(textOf(messages.flatMap(({ chunk }) => chunk ?? [])), "1000\n");
+    assert.equal(messages.at(-1)?.end?.omitted?.lines, 999);
+  },
+
+  async "a completion wakes a sleeper"() {
+    const ref = id("alarm");
+    const call = client.sleep({ duration: { seconds: 600 }, tickInterval: { seconds: 5 }, wakeOn: { ref } });
+    const sleeping: AsyncIterableIterator<SleepResponse> = call[Symbol.asyncIterator]();
+    assert.ok((await sleeping.next()).value.tick);
+    await start("alarm", { shell: "exit 0", ref });
+    const done = (await all(sleeping)).at(-1)?.done;
+    assert.deepEqual([done?.interrupted, done?.event?.processId], [true, id("alarm")]);
+  },
+
+  async "leaving ends nothing"() {
+    await start("attached", { argv: { args: ["cat"] }, pipes: { stdin: true } });
+    const call = client.attach();
+    const attached: AsyncIterator<AttachResponse> = call[Symbol.asyncIterator]();
+    call.write({ start: { id: id("attached") } });
+    assert.equal((await attached.next()).value.attached.process.id, id("attached"));
+    call.write({ text: "hello\n" });
+    assert.equal((await attached.next()).value.chunk.data.toString(), "hello\n");
+    call.cancel();
+    const { process } = await ask(client.get, { id: id("attached") });
+    assert.equal(process?.state, "STATE_RUNNING");
+    await ask(client.kill, { id: id("attached") });
+  },
+
   async "errors carry their details"() {
     const absent = await failure(ask(client.get, { id: id("nobody") }));
     assert.equal(absent.code, grpc.status.NOT_FOUND);
@@ -164,6 +270,13 @@ async function start(name: string, spec: Spec, wait?: WaitFor) {
   return answer;
 }
 
+/** The messages of a stream, to its end. */
+async function all<T>(stream: AsyncIterable<T>): Promise<T[]> {
+  const messages: T[] = [];
+  for await (const message of stream) messages.push(message);
+  return messages;
+}
+
 async function followUntil(isEnough: () => boolean) {
   for (let next = await follower.next(); !next.done; next = await follower.next()) {
     followed.push(next.value);
@@ -177,7 +290,11 @@ function output(): string {
 }
 
 function outputOf(chunks: Chunk[], stream: Stream): string {
-  return Buffer.concat(chunks.filter((chunk) => chunk.stream === stream).map(({ data }) => data)).toString();
+  return textOf(chunks.filter((chunk) => chunk.stream === stream));
+}
+
+function textOf(chunks: Chunk[]): string {
+  return Buffer.concat(chunks.map(({ data }) => data)).toString();
 }
 
 /**
