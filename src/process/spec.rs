@@ -230,15 +230,16 @@ pub struct Readiness {
 }
 
 impl Readiness {
-    /// What is missing, for people.
-    pub fn unmet(&self) -> String {
+    /// What is missing, for people; and how the last attempt failed, if that is known.
+    pub fn unmet(&self, last: &str) -> String {
         let timeout = self.timeout;
         match &self.probe {
             Probe::Output(regex) => format!("no output matched {regex:?} within {timeout:?}"),
             Probe::Port(port) => format!("nobody of it listened on port {port} within {timeout:?}"),
             Probe::Exec(args) => {
                 let command = args.first().map_or("", String::as_str);
-                format!("the command {command:?} did not succeed within {timeout:?}")
+                let last = if last.is_empty() { "has not ended" } else { last };
+                format!("the command {command:?} did not succeed within {timeout:?}: it {last}")
             }
         }
     }

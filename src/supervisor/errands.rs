@@ -32,6 +32,9 @@ impl Actor {
             return;
         };
         let (id, launch) = (Arc::clone(&record.id), record.launch);
+        let (of, answers) = (Arc::clone(&id), self.queue.answers());
+        let tell =
+            move |why| drop(answers.send(Input::NotReady { id: Arc::clone(&of), launch, why }));
         let candidate = Candidate {
             keeper: self.keeper.clone(),
             key: held.key,
@@ -39,6 +42,7 @@ impl Actor {
             output: held.output,
             first_seq: record.first_seq,
             beside: self.ground.beside(record),
+            tell: Box::new(tell),
         };
         let met = ready(readiness.probe.clone(), candidate);
         let (mut seen, answers) = (entry.watch(), self.queue.answers());

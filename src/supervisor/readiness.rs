@@ -31,6 +31,8 @@ pub struct Candidate {
     pub first_seq: u64,
     /// How a command is started beside it, but for its arguments and its run.
     pub beside: Launch,
+    /// Hears how an attempt failed, if that is news.
+    pub tell: Box<dyn Fn(String) + Send + Sync>,
 }
 
 /// Returns when the process is ready, and never otherwise. May be dropped at any moment.

@@ -63,6 +63,8 @@ pub(super) enum Input {
     Answered { id: Arc<str>, ask: Ask, members: Vec<Descendant> },
     /// The probe of a launch was met.
     Ready { id: Arc<str>, launch: u32 },
+    /// An attempt to find a launch ready has failed.
+    NotReady { id: Arc<str>, launch: u32, why: String },
     /// The keeper's report.
     Report(Report),
     /// A process has exited, as the keeper reports it, and what it set was read.
@@ -215,6 +217,7 @@ impl State {
                 self.happen(&id, happening, now, then);
             }
             Input::Ready { id, launch } => self.ready(&id, launch, now, then),
+            Input::NotReady { id, launch, why } => self.not_ready(&id, launch, why),
             Input::Report(Report::Exited { key, exit }) => self.exited(key, exit, now, then),
             Input::Exited { key, exit, output } => {
                 if let Some(slot) = self.keys.get(&key).and_then(|id| self.slots.get_mut(id)) {

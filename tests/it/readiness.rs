@@ -36,6 +36,7 @@ fn awaiting(
         output: spawned.output.clone(),
         first_seq,
         beside,
+        tell: Box::new(|_| {}),
     };
     tokio::spawn(ready(probe, candidate))
 }

@@ -23,38 +23,50 @@ const ATTEMPT: Duration = Duration::from_secs(10);
 
 pub(super) async fn succeeds(command: &[String], candidate: &Candidate) {
     let args: Vec<Vec<u8>> = command.iter().map(|arg| arg.clone().into_bytes()).collect();
-    let mut pause = FIRST_PAUSE;
+    let (mut pause, mut told) = (FIRST_PAUSE, String::new());
     // The keeper tells attempts apart by their number.
     for run in 1.. {
         let launch = Launch { run, args: args.clone(), ..candidate.beside.clone() };
-        let status = timeout(ATTEMPT, attempt(&candidate.keeper, launch)).await.ok().flatten();
-        if status == Some(Status::Code(0)) {
-            return;
+        let failed = match timeout(ATTEMPT, attempt(&candidate.keeper, launch)).await {
+            Ok(Ok(Status::Code(0))) => return,
+            Ok(Ok(Status::Code(code))) => format!("exited with code {code}"),
+            Ok(Ok(Status::Signal(number))) => format!("was ended by SIG{}", signal::name(number)),
+            Ok(Err(why)) => why,
+            Err(_) => format!("took more than {} s", ATTEMPT.as_secs()),
+        };
+        if failed != told {
+            (candidate.tell)(failed.clone());
+            told = failed;
         }
-        tracing::debug!(id = candidate.beside.id, run, ?status, "not ready yet");
         sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 
-/// Runs the command once; none: it could not be started.
-async fn attempt(keeper: &Keeper, launch: Launch) -> Option<Status> {
+/// Runs the command once. An error: why it has no status.
+async fn attempt(keeper: &Keeper, launch: Launch) -> Result<Status, String> {
     let (reply, begun) = oneshot::channel();
     let keeper = keeper.clone();
     // A task of its own: what was asked of the keeper happens even if we are dropped meanwhile, and
     // somebody has to learn of it and end it.
     tokio::spawn(async move {
-        let Ok(spawned) = keeper.spawn(launch).await else { return };
-        let attempt = Attempt { key: spawned.key, keeper, runtime: Handle::current() };
-        let _ = reply.send((spawned, attempt));
+        let begun = match keeper.spawn(launch).await {
+            Ok(spawned) => {
+                let attempt = Attempt { key: spawned.key, keeper, runtime: Handle::current() };
+                Ok((spawned, attempt))
+            }
+            Err(error) => Err(format!("could not be started: {error}")),
+        };
+        let _ = reply.send(begun);
     });
-    let (spawned, _attempt) = begun.await.ok()?;
+    let gone = || "was forgotten by the keeper".to_owned();
+    let (spawned, _attempt) = begun.await.map_err(|_| gone())??;
     let Spawned { mut output, existed, .. } = spawned;
     if existed {
-        // Left by the server before this one. Its answer is too old to count.
-        return None;
+        return Err("was left by the server before this one, and is too old to count".into());
     }
-    output.wait_until(|progress| progress.status.is_some()).await.ok()?.status
+    let ended = output.wait_until(|progress| progress.status.is_some()).await;
+    ended.ok().and_then(|progress| progress.status).ok_or_else(gone)
 }
 
 /// A command that was started. Ends with this.

@@ -124,7 +124,7 @@ impl State {
             self.keys.remove(&held.key);
             slot.outdated = Some(held);
         }
-        (slot.life, slot.started) = (Life::new(), None);
+        (slot.life, slot.started, slot.not_ready) = (Life::new(), None, String::new());
         slot.change(|record| {
             record.run += 1;
             record.launch += 1;

@@ -25,6 +25,8 @@ pub(super) struct Slot {
     pub(super) held: Option<Held>,
     /// What the keeper has of an earlier run: it is freed before the next one begins.
     pub(super) outdated: Option<Held>,
+    /// Why its probe is not met, if that is known.
+    pub(super) not_ready: String,
     /// It has exited, and what it set is being read.
     pub(super) exiting: bool,
     pub(super) started: Option<Started>,
@@ -57,6 +59,7 @@ impl Slot {
             life,
             held,
             outdated: None,
+            not_ready: String::new(),
             exiting: false,
             place: None,
             output: None,
@@ -188,7 +191,7 @@ pub(super) fn end(slot: &mut Slot, ended: Ended, wall: u64) -> End {
     }
     if let (Cause::ReadinessFailed, Some(readiness)) = (cause, &slot.record.spec.readiness) {
         detail = match slot.record.phase {
-            Phase::Stopping { .. } => readiness.unmet(),
+            Phase::Stopping { .. } => readiness.unmet(&slot.not_ready),
             _ => "before it was ready".into(),
         };
     }

@@ -34,7 +34,7 @@ impl State {
         let Some(slot) = self.slots.get_mut(id) else { return };
         let again = matches!(slot.record.phase, Phase::Backoff { .. });
         let first_seq = printed(slot).next_seq;
-        slot.started = None;
+        (slot.started, slot.not_ready) = (None, String::new());
         slot.change(|record| {
             record.launch += u32::from(again);
             record.first_seq = first_seq;
@@ -115,6 +115,14 @@ impl State {
         let Some(slot) = self.slots.get(id) else { return };
         if slot.record.launch == launch && !slot.record.is_ready() {
             self.happen(id, Happening::Ready, now, then);
+        }
+    }
+
+    /// Keeps why the probe of a launch is not met, for the record should that remain so.
+    pub(super) fn not_ready(&mut self, id: &Arc<str>, launch: u32, why: String) {
+        let slot = self.slots.get_mut(id).filter(|slot| slot.record.launch == launch);
+        if let Some(slot) = slot {
+            slot.not_ready = why;
         }
     }
 

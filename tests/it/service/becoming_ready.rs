@@ -162,6 +162,24 @@ async fn what_is_not_ready_in_time_is_ended_and_says_why() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn why_a_command_did_not_succeed_is_said() {
+    let service = TestService::start();
+    let mut client = service.client().await;
+    let missing = pb::Readiness { exec: vec!["/nonexistent".into()], ..Default::default() };
+    for (id, readiness, said) in [
+        ("code", by_command("exit 7"), "it exited with code 7"),
+        ("signal", by_command("kill -KILL $$"), "it was ended by SIGKILL"),
+        ("hangs", by_command("exec sleep 600"), "it has not ended"),
+        ("missing", missing, "it could not be started: cannot execute \"/nonexistent\""),
+    ] {
+        let spec = when_ready(soon_ready(700, readiness), shell("exec sleep 600"));
+        let process = finish(&mut client, id, spec).await.process.unwrap();
+        let message = &exit(&process).message;
+        assert!(message.contains(said), "{id}: {message}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_exits_before_it_is_ready_has_failed_unless_that_is_accepted() {
     let service = TestService::start();
     let mut client = service.client().await;
