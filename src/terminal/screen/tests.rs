@@ -1,3 +1,5 @@
+//! What a screen shows of what was printed: sentences of small screens.
+
 use super::*;
 
 const SIZE: Size = Size { rows: 5, cols: 20 };

@@ -34,12 +34,6 @@ async fn start_until_ready(client: &mut Client, id: &str, spec: pb::Spec) -> pb:
     soon(client.start(request)).await.unwrap().into_inner()
 }
 
-async fn story(client: &mut Client, id: &str) -> Vec<Kind> {
-    let told = events(client).await;
-    let told = told.iter().filter(|event| event.process_id == id);
-    told.map(pb::Event::kind).collect()
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_has_no_probe_is_ready_when_it_runs() {
     let service = TestService::start();

@@ -266,3 +266,21 @@ async fn finished_ones_that_are_too_old_go_by_themselves() {
     assert_eq!(ids(&list(&mut client).await), ["live"]);
     until("nothing of it is held", || service.inmates().len() == 1).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_tells_what_it_is_and_what_can_be_done_with_it() {
+    let service = TestService::start_with(|command| {
+        command.args(["--keep-finished", "7", "--keep-events", "8"]);
+    });
+    let mut client = service.client().await;
+    let info = soon(client.get_server_info(pb::GetServerInfoRequest {})).await.unwrap();
+    let info = info.into_inner();
+    assert_eq!(info.version, env!("CARGO_PKG_VERSION"));
+    assert!(!info.instance_id.is_empty() && info.start_time.is_some() && info.uptime.is_some());
+    let can = info.capabilities.unwrap();
+    assert_ne!(can.kill_domain(), pb::KillDomain::Unspecified);
+    assert_eq!((can.max_finished, can.max_events, can.max_running), (7, 8, 0));
+    assert_eq!((can.max_transcript_bytes, can.max_pending_input_bytes), (1 << 30, 1 << 20));
+    // A script as large as may be, and more that goes with it.
+    assert!(can.max_message_bytes > 2 << 20);
+}

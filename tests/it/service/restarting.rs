@@ -7,12 +7,6 @@ use procyard::grpc::pb::{self, Cause};
 use crate::support::service::*;
 use crate::support::{SOON, alive, soon, until};
 
-/// Reads all output so far.
-async fn output(client: &mut Client, id: &str) -> String {
-    let request = pb::ReadRequest { id: id.into(), ..Default::default() };
-    text(&soon(client.read(request)).await.unwrap().into_inner().chunks, pb::Stream::Stdout)
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn processes_run_on_while_the_server_is_replaced() {
     let service = TestService::start();
@@ -24,7 +18,7 @@ async fn processes_run_on_while_the_server_is_replaced() {
         service.kill_server();
         let mut client = service.client().await;
         assert_eq!(get(&mut client, "done").await, finished);
-        assert_eq!(output(&mut client, "done").await, "said\n");
+        assert_eq!(printed(&mut client, "done").await, "said\n");
         let found = get(&mut client, "runs").await;
         assert_eq!((found.state(), found.pid), (pb::State::Running, running.pid));
         let input = pb::write_stdin_request::Input::Text(format!("{turn}\n"));
@@ -44,7 +38,7 @@ async fn processes_run_on_while_the_server_is_replaced() {
     let eof = pb::WriteStdinRequest { id: "runs".into(), eof: true, ..Default::default() };
     soon(client.write_stdin(eof)).await.unwrap();
     assert_eq!(exit(&ended(&mut client, "runs").await).code, Some(7));
-    assert_eq!(output(&mut client, "runs").await, "got 0\ngot 1\ngot 2\ngot 3\ngot 4\n");
+    assert_eq!(printed(&mut client, "runs").await, "got 0\ngot 1\ngot 2\ngot 3\ngot 4\n");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -63,7 +57,7 @@ async fn what_ended_while_there_was_no_server_has_ended_as_it_did() {
     let mut client = service.client().await;
     let process = ended(&mut client, "a").await;
     assert_eq!((exit(&process).code, exit(&process).cause()), (Some(6), Cause::Exited));
-    assert_eq!(output(&mut client, "a").await, "last\n");
+    assert_eq!(printed(&mut client, "a").await, "last\n");
     let told = events(&mut client).await;
     assert_eq!(kinds(&told), [pb::Kind::Started, pb::Kind::Completed]);
 }

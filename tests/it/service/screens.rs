@@ -96,11 +96,6 @@ struct View {
     visible: bool,
 }
 
-async fn screen(client: &mut Client, id: &str) -> pb::ScreenResponse {
-    let request = pb::ScreenRequest { id: id.into() };
-    soon(client.screen(request)).await.unwrap().into_inner()
-}
-
 /// The same program twice: here and there.
 struct Pair {
     service: TestService,

@@ -16,13 +16,6 @@ fn select(selector: pb::Selector) -> pb::KillRequest {
     pb::KillRequest { target, force: true, ..Default::default() }
 }
 
-/// The kinds of events of a process.
-async fn story(client: &mut Client, id: &str) -> Vec<Kind> {
-    let told = events(client).await;
-    let told = told.iter().filter(|event| event.process_id == id);
-    told.map(pb::Event::kind).collect()
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_of_a_name_is_live_at_a_time_per_owner_and_workspace() {
     let service = TestService::start();
@@ -317,15 +310,21 @@ async fn a_kill_while_a_service_is_stopped_for_another_reason_ends_it_for_good()
         let mut watcher = Watcher::since(&mut client, 0).await;
         while watcher.next(Kind::Stopping).await.process_id != id {}
         let mut killing = client.clone();
-        let kill_it = pb::KillRequest { grace: Some(millis(1_500)), ..kill(id) };
-        let killed = tokio::spawn(async move { soon(killing.kill(kill_it)).await });
+        // Long enough for the server to be killed meanwhile.
+        let grace = Some(millis(if kill_the_server { 10_000 } else { 100 }));
+        let kill_it = pb::KillRequest { grace, ..kill(id) };
+        let mut killed = std::pin::pin!(soon(killing.kill(kill_it)));
         if kill_the_server {
-            // The order is recorded, though whoever gave it is not answered.
-            tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+            // Sent after it, and answered when both are recorded.
+            tokio::select! {
+                biased;
+                answer = &mut killed => panic!("{answer:?}"),
+                _ = begin(&mut client, "after", shell("true")) => {}
+            }
             service.kill_server();
-            assert!(killed.await.unwrap().is_err());
+            assert!(killed.await.is_err());
         } else {
-            let answer = killed.await.unwrap().unwrap().into_inner();
+            let answer = killed.await.unwrap().into_inner();
             assert_eq!(exit(&answer.processes[0]).cause(), Cause::TimedOut);
         }
         let mut client = service.client().await;
@@ -333,7 +332,7 @@ async fn a_kill_while_a_service_is_stopped_for_another_reason_ends_it_for_good()
         let told = [Kind::Started, Kind::Stopping, Kind::Completed];
         assert_eq!(story(&mut client, id).await, told);
     }
-    assert_eq!(list(&mut client).await.len(), 2);
+    assert_eq!(list(&mut client).await.len(), 3);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -408,10 +407,6 @@ async fn a_kill_of_many_answers_within_what_clients_take() {
     let killed = soon(usual.kill(select(ann))).await.unwrap().into_inner();
     assert_eq!((killed.processes.len(), killed.not_listed), (6, 0));
     assert_eq!(killed.processes[0].spec.as_ref().unwrap().program, None);
-}
-
-async fn screen(client: &mut Client, id: &str) -> pb::ScreenResponse {
-    soon(client.screen(pb::ScreenRequest { id: id.into() })).await.unwrap().into_inner()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -397,6 +397,18 @@ pub async fn events(client: &mut Client) -> Vec<pb::Event> {
     events
 }
 
+/// The kinds of events of a process.
+pub async fn story(client: &mut Client, id: &str) -> Vec<pb::Kind> {
+    let told = events(client).await;
+    let told = told.iter().filter(|event| event.process_id == id);
+    told.map(pb::Event::kind).collect()
+}
+
+/// What the terminal of a process shows.
+pub async fn screen(client: &mut Client, id: &str) -> pb::ScreenResponse {
+    soon(client.screen(pb::ScreenRequest { id: id.into() })).await.unwrap().into_inner()
+}
+
 /// The kinds of events.
 pub fn kinds(events: &[pb::Event]) -> Vec<pb::Kind> {
     events.iter().map(pb::Event::kind).collect()
