@@ -39,7 +39,8 @@ impl Tmux {
         let mut command = Command::new("tmux");
         command.arg("-u").arg("-S").arg(self.directory.path().join("socket"));
         command.arg("-f").arg(self.directory.path().join("conf")).args(args);
-        command.env("LC_ALL", "C.UTF-8").env_remove("TMUX");
+        // It runs its lines by the user's shell, which may be one that runs nothing.
+        command.env("SHELL", "/bin/sh").env("LC_ALL", "C.UTF-8").env_remove("TMUX");
         command
     }
 
