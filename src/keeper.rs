@@ -7,17 +7,21 @@
 //!
 //! To be read in this order: `turns` is the loop and the state; `requests`, `continuing`,
 //! `ending` and `kill` are what it does; `held` is what it holds; `spawn`, `streams`, `output`, `ring`, `input`,
-//! `terminal`, `reap`, `tree` and `cgroup` are how; `link` and `server` are the other process.
+//! `terminal`, `reap`, `tree` and `cgroup` are how; `link`, `pulse`, `server`,
+//! `binary` and `upgrade` are the other process.
 
+mod binary;
 mod cgroup;
 mod continuing;
 mod ending;
 mod held;
 mod input;
 mod kill;
+mod left;
 mod link;
 mod output;
 mod poller;
+mod pulse;
 mod reap;
 mod requests;
 mod ring;
@@ -27,10 +31,12 @@ mod streams;
 mod terminal;
 mod tree;
 mod turns;
+mod upgrade;
 
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::time::Instant;
 
 use rustix::fs::{Mode, OFlags};
@@ -40,6 +46,9 @@ use poller::{EventFlags, Poller, Token};
 use server::{Source, Started};
 use spawn::Spawner;
 use turns::Keeper;
+
+pub use left::end_what_was_left;
+pub use upgrade::answer_path;
 
 /// Descriptors without which a keeper could start but hold hardly a process.
 const LEAST_DESCRIPTORS: u64 = 48;
@@ -52,6 +61,8 @@ pub enum Servers {
         launch: Box<Launch>,
         /// What it will accept from.
         listeners: Vec<OwnedFd>,
+        /// Where whoever asks for an upgrade is answered.
+        state_dir: PathBuf,
     },
     /// It connects by itself to this socket.
     Connect(OwnedFd),
@@ -88,9 +99,8 @@ impl Ground {
     pub fn keep(mut self, servers: Servers) -> io::Result<()> {
         let poller = Poller::new()?;
         let source = match servers {
-            Servers::Start { launch, listeners } => {
-                let started = Started::new(&launch, listeners);
-                Source::Started(Box::new(started.map_err(io::Error::other)?))
+            Servers::Start { launch, listeners, state_dir } => {
+                Source::Started(Box::new(Started::new(launch, listeners, state_dir)?))
             }
             Servers::Connect(listener) => {
                 rustix::fs::fcntl_setfl(&listener, OFlags::NONBLOCK)?;
@@ -108,6 +118,7 @@ impl Ground {
             held: held::Table::default(),
             link: None,
             source,
+            upgrade: None,
             starts: VecDeque::new(),
             busy: Vec::new(),
             kills: Vec::new(),

@@ -13,8 +13,9 @@ use std::os::unix::net::UnixStream;
 
 use tokio::sync::{mpsc, oneshot};
 
+use crate::failpoint::{self, Point};
 use crate::process::{Descendant, Exit, InputState, KillDomain, Launch, Refused, Size};
-use crate::protocol::{self, pb};
+use crate::protocol::{self, Version, pb};
 use connection::{Answered, Ask, Connection};
 use pb::to_keeper::Body;
 
@@ -28,6 +29,7 @@ const ASKS: usize = 256;
 #[derive(Clone)]
 pub struct Keeper {
     asks: mpsc::Sender<Ask>,
+    version: Version,
 }
 
 /// Why a request brought no answer to its question.
@@ -44,6 +46,8 @@ pub enum KeeperError {
 /// What the keeper said of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Welcome {
+    /// Version of the protocol that is spoken.
+    pub version: u32,
     /// Its pid.
     pub pid: u32,
     /// How it ends trees.
@@ -128,11 +132,13 @@ pub enum Report {
     },
     /// The keeper was told to stop: the server ends what runs, then itself.
     Shutdown,
+    /// Another server is about to take the place of this one, which ends itself and nothing else.
+    Retire,
 }
 
 /// What happens by itself, in order. Ends when the connection does.
 pub struct Reports {
-    /// Unbounded, yet bounded: two for each process that the keeper holds, and one.
+    /// Unbounded, yet bounded: two for each process that the keeper holds, and two.
     receiver: mpsc::UnboundedReceiver<Report>,
 }
 
@@ -149,19 +155,43 @@ impl Reports {
 }
 
 impl Keeper {
-    /// Speaks to a keeper. Nothing is reported before [`Keeper::adopt`].
+    /// Speaks to a keeper, of this version or the one before. Nothing is reported before
+    /// [`Keeper::adopt`]. To a server that takes another's place, the keeper answers when that one
+    /// is gone.
     pub async fn connect(link: UnixStream) -> io::Result<(Keeper, Reports, Welcome)> {
         link.set_nonblocking(true)?;
         let stream = tokio::net::UnixStream::from_std(link)?;
         let (asks, asked) = mpsc::channel(ASKS);
         let (reports, receiver) = mpsc::unbounded_channel();
         tokio::spawn(Connection::new(stream, asked, reports).run());
-        let keeper = Keeper { asks };
-        let hello = pb::Hello { version: protocol::VERSION };
-        match keeper.ask(Body::Hello(hello)).await.map_err(io::Error::other)? {
-            Answered::Welcome(welcome) => Ok((keeper, Reports { receiver }, welcome)),
-            other => Err(io::Error::other(unexpected(&other))),
+        let (version, welcome) = match hello(&asks, protocol::VERSION).await {
+            // A keeper of the version before knows no newer one, and is told again.
+            Err(KeeperError::Refused(newer @ Refused::Version(_))) => {
+                hello(&asks, protocol::BEFORE).await.map_err(|older| match older {
+                    KeeperError::Refused(Refused::Version(_)) => newer.into(),
+                    other => other,
+                })
+            }
+            answer => answer,
         }
+        .map_err(io::Error::other)?;
+        Ok((Keeper { asks, version }, Reports { receiver }, welcome))
+    }
+
+    /// Whether this keeper knows of beats. One of the version before does not, and nobody can tell
+    /// whether it hangs.
+    pub fn has_beats(&self) -> bool {
+        self.version.has_beats()
+    }
+
+    /// Says that clients are about to be let in. From then on the keeper expects beats.
+    pub async fn serving(&self) -> Result<(), KeeperError> {
+        self.done(Body::Serving(pb::Serving {})).await
+    }
+
+    /// Gives a sign of life, and waits for the keeper's.
+    pub async fn beat(&self) -> Result<(), KeeperError> {
+        self.done(Body::Beat(pb::Beat {})).await
     }
 
     /// Everything that the keeper holds, living and finished, with its output. From here on,
@@ -229,6 +259,7 @@ impl Keeper {
     /// Lets the keeper forget a finished process. Its output can be read on as long as someone
     /// holds it.
     pub async fn release(&self, key: u64) -> Result<(), KeeperError> {
+        failpoint::reach(Point::ReleaseAsked);
         self.done(Body::Release(pb::Release { key })).await
     }
 
@@ -240,15 +271,31 @@ impl Keeper {
     }
 
     async fn ask(&self, body: Body) -> Result<Answered, KeeperError> {
-        let message = pb::ToKeeper { request: 0, body: Some(body) };
-        if protocol::too_long(&message) {
-            return Err(Refused::Invalid("more than 16 MiB in one request".into()).into());
-        }
-        let (answer, answered) = oneshot::channel();
-        let gone = |_| KeeperError::Disconnected;
-        self.asks.send(Ask { message, answer }).await.map_err(|_| KeeperError::Disconnected)?;
-        Ok(answered.await.map_err(gone)??)
+        ask(&self.asks, body).await
     }
+}
+
+/// Says who speaks, in one version.
+async fn hello(asks: &mpsc::Sender<Ask>, version: u32) -> Result<(Version, Welcome), KeeperError> {
+    let release = env!("CARGO_PKG_VERSION").into();
+    match ask(asks, Body::Hello(pb::Hello { version, release })).await? {
+        Answered::Welcome(welcome) => {
+            let version = Version::of_keeper(welcome.version).map_err(Refused::Version)?;
+            Ok((version, welcome))
+        }
+        other => Err(unexpected(&other)),
+    }
+}
+
+async fn ask(asks: &mpsc::Sender<Ask>, body: Body) -> Result<Answered, KeeperError> {
+    let message = pb::ToKeeper { request: 0, body: Some(body) };
+    if protocol::too_long(&message) {
+        return Err(Refused::Invalid("more than 16 MiB in one request".into()).into());
+    }
+    let (answer, answered) = oneshot::channel();
+    let gone = |_| KeeperError::Disconnected;
+    asks.send(Ask { message, answer }).await.map_err(|_| KeeperError::Disconnected)?;
+    Ok(answered.await.map_err(gone)??)
 }
 
 fn unexpected(answer: &Answered) -> KeeperError {

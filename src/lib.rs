@@ -29,3 +29,5 @@ pub mod config;
 
 pub mod cli;
 pub mod telemetry;
+
+pub mod failpoint;

@@ -19,7 +19,9 @@ use serde::{Deserialize, Serialize};
 
 pub use keys::{Key, Keyboard};
 pub use lifecycle::{Kind, Life, Moment};
-pub use record::{Cause, End, Outcome, Phase, Printed, Record, Started, State, StructuredOutput};
+pub use record::{
+    Archived, Cause, End, Outcome, Phase, Printed, Record, Started, State, StructuredOutput,
+};
 pub use restart::Restarts;
 pub use selector::{AnyOf, Selector};
 pub use spec::{

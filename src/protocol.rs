@@ -1,24 +1,25 @@
 //! The protocol between server and keeper: length-delimited protobuf over a stream socket,
 //! with descriptors beside it.
 //!
-//! Owns the messages, their framing, the conversions to and from the project's own words
-//! (`convert`) and moving bytes with descriptors (`socket`). Knows neither end.
+//! Owns the messages, their framing, which versions understand each other (`version`), the
+//! conversions to and from the project's own words (`convert`) and moving bytes with descriptors
+//! (`socket`). Knows neither end.
 
 mod convert;
 pub mod socket;
+mod version;
 
 use bytes::{Buf, BufMut, BytesMut};
 use prost::Message;
 
 pub(crate) use convert::size;
+pub use version::{BEFORE, VERSION, Version};
 
 /// The messages as prost makes them from `proto/procyard/keeper/v1`.
 pub mod pb {
     include!(concat!(env!("OUT_DIR"), "/procyard.keeper.v1.rs"));
 }
 
-/// Version that this binary speaks; goes up when an older other end would misunderstand.
-pub const VERSION: u32 = 2;
 /// Largest message. A Spawn may carry megabytes of arguments only to be told that the kernel
 /// does not take them.
 const MAX_MESSAGE: usize = 16 << 20;
@@ -69,7 +70,7 @@ mod tests {
     fn messages_survive_being_cut_anywhere() {
         let mut wire = Vec::new();
         for version in [1, 300] {
-            encode(&pb::Hello { version }, &mut wire);
+            encode(&pb::Hello { version, release: String::new() }, &mut wire);
         }
         let mut received = BytesMut::new();
         let mut versions = Vec::new();

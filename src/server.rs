@@ -3,12 +3,14 @@
 //! Puts the parts together: what the keeper holds and the store has goes to the supervisor, the
 //! service stands over it, and the door lets clients in. Owns the order of beginning and ending:
 //! nobody is let in before everything is known, and at a shutdown health turns first, then the
-//! processes end, then the connections.
+//! processes end, then the connections. One that another server takes over from ends its
+//! connections and nothing else.
 
 mod authority;
 mod browsers;
 mod connections;
 mod descriptors;
+mod pulse;
 mod services;
 mod socket;
 
@@ -18,10 +20,11 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::failpoint::{self, Point};
 use crate::grpc::framework::MESSAGE_LIMIT;
 use crate::grpc::info::About;
 use crate::grpc::service::Service;
-use crate::keeper_client::Keeper;
+use crate::keeper_client::{Keeper, Reports, Welcome};
 use crate::store::{Limits, Loaded, StateDir, Store};
 use crate::supervisor::{Capacity, FromKeeper, Keep, Stage, Supervisor};
 use connections::Door;
@@ -29,6 +32,11 @@ use connections::Door;
 /// How long connections may take to end once every process has. With the longest grace of a
 /// shutdown this stays below the time after which the keeper ends everything by itself.
 const DRAIN: Duration = Duration::from_secs(3);
+
+/// The same when another server waits to take over, or the keeper is gone: the longer it takes, the
+/// longer clients wait for who can do something for them. All streams end at once, and calls half a
+/// second later at most.
+const SHORT_DRAIN: Duration = Duration::from_secs(1);
 
 /// What a server is told when it is started.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,26 +58,38 @@ pub fn run(
     options: &Options,
 ) -> Result<(), Box<dyn Error>> {
     descriptors::raise_limit();
-    let state_dir = StateDir::lock(&options.state_dir)?;
-    let (store, loaded) = Store::open(&state_dir, Limits { max_events: options.max_events })?;
+    descriptors::outlive_file_limit();
     // One thread for everything but the store: what wakes whom never crosses a core.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    // Before the keeper is spoken to, which may then end another server in favour of this one;
+    // what that one uses is touched when it is gone, and the keeper has said so.
+    Store::understands(&options.state_dir)?;
+    let linked = runtime.block_on(Keeper::connect(link))?;
+    let state_dir = StateDir::lock(&options.state_dir)?;
+    let opened = Store::open(&state_dir, Limits { max_events: options.max_events })?;
+    failpoint::reach(Point::RecoveryLoaded);
     let options = Options { state_dir: state_dir.path().into(), ..options.clone() };
-    let served = runtime.block_on(serve(link, listeners, &options, store, loaded));
+    let served = runtime.block_on(async {
+        let watched = opened.0.clone();
+        tokio::select! {
+            served = serve(linked, listeners, &options, opened) => served,
+            // The keeper starts another, which repairs it.
+            () = watched.damaged() => Err("the store is damaged".into()),
+        }
+    });
     // Whatever still runs has nobody to answer to.
     runtime.shutdown_background();
     served
 }
 
 async fn serve(
-    link: UnixStream,
+    (keeper, reports, welcome): (Keeper, Reports, Welcome),
     listeners: Vec<OwnedFd>,
     options: &Options,
-    store: Store,
-    loaded: Loaded,
+    (store, loaded): (Store, Loaded),
 ) -> Result<(), Box<dyn Error>> {
-    let (keeper, reports, welcome) = Keeper::connect(link).await?;
     let held = keeper.adopt().await?;
+    failpoint::reach(Point::RecoveryAdopted);
     tracing::info!(
         keeper = welcome.pid,
         kill_domain = ?welcome.kill_domain,
@@ -85,26 +105,37 @@ async fn serve(
         max_events: options.max_events,
         max_running: options.capacity.all,
         began: (SystemTime::now(), Instant::now()),
+        repaired: loaded.repaired.clone(),
     };
-    let from_keeper = FromKeeper { keeper, reports, held };
+    let from_keeper = FromKeeper { keeper: keeper.clone(), reports, held };
     let (keep, capacity) = (options.keep, options.capacity.clone());
     let supervisor =
         Supervisor::begin(from_keeper, store, loaded, keep, capacity, &options.state_dir).await;
-    let mut stage = supervisor.stage();
-    let services = services::assemble(Service::new(supervisor, about)).await?;
+    let stage = supervisor.stage();
+    let services =
+        services::assemble(Service::new(supervisor.clone(), about), stage.clone()).await?;
     let door = Door::new(listeners)?;
-    let ended = {
-        let mut stage = stage.clone();
-        let health = services.health;
-        async move {
-            let _ = stage.wait_for(|stage| *stage >= Stage::Stopping).await;
-            health.set_not_serving().await;
-            let _ = stage.wait_for(|stage| *stage >= Stage::AllOver).await;
-        }
+    let beating = tokio::spawn(pulse::run(keeper, services.health.clone(), stage.clone()));
+    let ended = async {
+        // Health has turned by then.
+        let _ = beating.await;
+        let drain = end_of(&supervisor).await;
+        services.health.end().await;
+        drain
     };
-    door.serve(services.routes, ended, DRAIN).await;
-    match *stage.borrow_and_update() {
-        Stage::Orphaned => Err("the keeper is gone".into()),
-        _ => Ok(()),
+    door.serve(services.routes, ended).await;
+    let reached = *stage.borrow();
+    if reached == Stage::Orphaned { Err("the keeper is gone".into()) } else { Ok(()) }
+}
+
+/// Waits until connections are to end, and tells how long they may take.
+async fn end_of(supervisor: &Supervisor) -> Duration {
+    let mut stage = supervisor.stage();
+    let _ = stage.wait_for(|stage| *stage >= Stage::AllOver).await;
+    let reached = *stage.borrow();
+    if !reached.is_retirement() {
+        // What no file has yet ends with the keeper, and clients can wait.
+        supervisor.save().await;
     }
+    if reached == Stage::AllOver { DRAIN } else { SHORT_DRAIN }
 }

@@ -2,32 +2,42 @@
 //!
 //! Owns the state directory and its lock (`state_dir`), the database file and its settings
 //! (`database`), the schema and its versions (`schema`), rows (`rows`), the thread that writes
-//! (`writer`), the one that keeps the log short (`checkpoint`), and the connection that reads
-//! (`reader`). It never decides what is recorded, nor in what order: that is the supervisor's.
+//! (`writer`), the one that keeps the log short (`checkpoint`), the connection that reads
+//! (`reader`), the first bytes of the database and of its log (`version`, `log`), and what is done
+//! about damage (`damage`, `repair`). It never decides what is recorded, nor in what order: that
+//! is the supervisor's.
 //!
 //! What is committed survives the end of the server by any signal. It may not survive the loss
 //! of power: no commit waits for the disk, and the newest ones may be gone then, all of a batch
 //! or nothing, never the database. Processes do not survive the loss of power either.
 
 mod checkpoint;
+mod damage;
 mod database;
 mod error;
 mod loaded;
+mod log;
 mod reader;
+mod repair;
 mod rows;
 mod schema;
 mod state_dir;
+mod version;
 mod writer;
 
 use std::sync::Arc;
 
+use rusqlite::Connection;
+
 use crate::events::Event;
 use crate::process::Record;
-use reader::Reader;
+use damage::Damage;
+use reader::{Open, Reader};
 use writer::Writer;
 
 pub use error::StoreError;
 pub use loaded::Loaded;
+pub use repair::Repaired;
 pub use state_dir::StateDir;
 pub use writer::Commit;
 
@@ -62,28 +72,72 @@ pub struct Store {
     // First, so that the writer's is the last connection: it leaves a database without a log.
     reader: Reader,
     writer: Arc<Writer>,
+    damage: Arc<Damage>,
 }
 
 impl Store {
-    /// Opens the database, which is made if it is missing, and reads what is in it.
+    /// Opens the database, which is made if it is missing, and reads what is in it. A damaged one
+    /// is repaired. One that cannot be written at present is read, and written when it can be.
     pub fn open(directory: &StateDir, limits: Limits) -> Result<(Store, Loaded), StoreError> {
         let path = directory.path().join(DATABASE);
         let open = || {
-            let mut connection = database::writer(&path)?;
-            schema::migrate(&mut connection, schema::MIGRATIONS)?;
-            let loaded = Loaded::read(&connection)?;
-            let reader = Reader::new(database::reader(&path)?);
-            let writer = Writer::start(connection, limits, directory.clone())?;
-            Ok((Store { reader, writer: Arc::new(writer) }, loaded))
+            let read = |connection: &Connection| {
+                repair::look(connection)?;
+                Loaded::read(connection)
+            };
+            let (connection, loaded) = match repair::usable(directory.path(), read) {
+                Ok(usable) => usable,
+                Err(error) => return Store::glimpse(directory, limits, error),
+            };
+            let reader = Reader::new(Open::Usual(database::reader(&path)?));
+            let oldest = rows::oldest_event(&connection)?.unwrap_or(1);
+            let damage = Damage::new(directory.path());
+            let (writer, directory) = (Some(connection), directory.clone());
+            let writer = Writer::start(writer, oldest, limits, directory, Arc::clone(&damage))?;
+            Ok((Store { reader, writer: Arc::new(writer), damage }, loaded))
         };
         open().map_err(|reason| StoreError::Open { path: path.clone(), reason: Box::new(reason) })
     }
 
-    /// Whether the database can be used, which is made if it is missing.
+    /// What is there, though nothing can be written, because of an error.
+    fn glimpse(
+        directory: &StateDir,
+        limits: Limits,
+        error: StoreError,
+    ) -> Result<(Store, Loaded), StoreError> {
+        if error.is_damage() || matches!(error, StoreError::Newer { .. }) {
+            return Err(error);
+        }
+        let path = directory.path().join(DATABASE);
+        let glimpsed = database::glimpse(&path).and_then(|connection| {
+            schema::expect_newest(&connection)?;
+            let loaded = Loaded::read(&connection)?;
+            let oldest = rows::oldest_event(&connection)?.unwrap_or(1);
+            Ok((loaded, oldest))
+        });
+        let Ok((loaded, oldest)) = glimpsed else { return Err(error) };
+        tracing::warn!(%error, "the store cannot be written yet; what is in it is served");
+        let damage = Damage::new(directory.path());
+        let writer = Writer::start(None, oldest, limits, directory.clone(), Arc::clone(&damage))?;
+        let writable = Arc::clone(writer.writable());
+        let reader = Reader::new(Open::Glimpse { path, writable });
+        Ok((Store { reader, writer: Arc::new(writer), damage }, loaded))
+    }
+
+    /// Whether the database can be used, which is made if it is missing and repaired if it is
+    /// damaged. Looks at all pages, and not at what is recorded.
     pub fn check(directory: &StateDir) -> Result<(), StoreError> {
         let path = directory.path().join(DATABASE);
-        let usable = || schema::migrate(&mut database::writer(&path)?, schema::MIGRATIONS);
-        usable().map_err(|reason| StoreError::Open { path: path.clone(), reason: Box::new(reason) })
+        // A server whose keeper has died may not have ended yet.
+        let _lock = StateDir::lock(directory.path())?;
+        let usable = repair::usable(directory.path(), repair::look_at_all).map(drop);
+        usable.map_err(|reason| StoreError::Open { path, reason: Box::new(reason) })
+    }
+
+    /// Waits until the database is found to be damaged. It is marked then, and repaired when it is
+    /// opened the next time.
+    pub async fn damaged(&self) {
+        self.damage.found().await;
     }
 
     /// Records all of a batch or nothing, after every batch that came before. Never blocks; what
@@ -94,7 +148,8 @@ impl Store {
 
     /// The kept events after the one numbered `after`, oldest first. Commits do not wait for it.
     pub async fn events(&self, after: u64, limit: usize) -> Result<Vec<Event>, StoreError> {
-        self.reader.ask(move |connection| rows::events(connection, after, limit)).await
+        let events = self.reader.ask(move |connection| rows::events(connection, after, limit));
+        self.damage.heed(events.await)
     }
 }
 

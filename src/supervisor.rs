@@ -11,12 +11,14 @@
 //! (`registry`, `observe`). Bytes never pass through the actor.
 
 mod actor;
+mod archives;
 mod effects;
 mod errands;
 mod error;
 mod launch;
 mod limits;
 mod observe;
+mod orphans;
 mod outputs;
 mod queue;
 mod readiness;
@@ -24,27 +26,31 @@ mod recovery;
 mod registry;
 mod replay;
 mod retention;
+mod saving;
 mod state;
 mod viewing;
 
 use std::path::Path;
 use std::sync::Arc;
 
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{Mutex, Semaphore, mpsc, oneshot, watch};
 
 use crate::events::EventLog;
+use crate::failpoint::{self, Point};
 use crate::keeper_client::{Adopted, Keeper, KeeperError, Reports, Write, Written};
 use crate::process::{Refused, Selector, Size, Spec, State};
 use crate::store::{Loaded, Store};
 use actor::{Actor, Queue, READERS, now};
+use archives::Archives;
 use launch::Ground;
-use state::{Call, Starter};
+use saving::Saver;
+use state::{Call, Left, Starter};
 
 pub use actor::Stage;
 pub use effects::{Begun, Killed};
 pub use error::{BadField, Error};
 pub use limits::ENFORCEABLE as ENFORCEABLE_LIMITS;
-pub use observe::{Observer, QuietFrom, Waited, figures};
+pub use observe::{Observer, QuietFrom, Waited, figures, observable};
 pub use queue::{Capacity, Place};
 pub use readiness::{Candidate, ready};
 pub use registry::{Counts, Entry, Held, Page, Registry, Seen};
@@ -65,6 +71,8 @@ pub struct Supervisor {
     events: Arc<EventLog>,
     store: Store,
     keeper: Keeper,
+    archives: Arc<Archives>,
+    saver: Arc<Mutex<Saver>>,
     stage: watch::Receiver<Stage>,
 }
 
@@ -89,12 +97,19 @@ impl Supervisor {
         state_dir: &Path,
     ) -> Supervisor {
         let FromKeeper { keeper, reports, held } = from_keeper;
-        let Loaded { records, next_event, next_birth, tail, instance_id: _ } = loaded;
+        let Loaded { records, next_event, next_birth, tail, repaired, instance_id: _ } = loaded;
         let ground = Arc::new(Ground::new(state_dir));
-        ground.sweep_scripts(&records);
+        ground.sweep_scripts(&records, repaired.as_ref(), &held);
         let mut state = state::State::new(keep, capacity, next_birth, next_event);
-        let outputs = ground.outputs.take_over(&records, &held);
-        let queue = Queue::new(state.recover(records, held, outputs, now()));
+        state.repaired_at = repaired.map(|repaired| repaired.time);
+        let archives = Arc::new(Archives::new(state_dir));
+        let left = Left {
+            outputs: ground.outputs.take_over(&records, &held),
+            saved: archives.take_over(&records, &held).await,
+        };
+        failpoint::reach(Point::RecoverySwept);
+        let queue = Queue::new(state.recover(records, held, left, now()));
+        failpoint::reach(Point::RecoveryReconciled);
         let registry = Arc::new(Registry::default());
         let events = Arc::new(EventLog::new(next_event - 1, tail));
         let (calls, receiver) = mpsc::channel(CALLS);
@@ -108,14 +123,19 @@ impl Supervisor {
             events: Arc::clone(&events),
             ground,
             readers: Arc::new(Semaphore::new(READERS)),
+            archives: Arc::clone(&archives),
             calls: receiver,
             stage,
             queue,
         };
         tokio::spawn(actor.run());
+        let saver = Saver::new(Arc::clone(&registry), Arc::clone(&archives));
+        let saver = Arc::new(Mutex::new(saver));
+        tokio::spawn(Saver::run(Arc::clone(&saver), stages.clone()));
         // Nobody is told that something does not exist before all that does is known.
         let _ = stages.clone().wait_for(|stage| *stage > Stage::Recovering).await;
-        Supervisor { calls, registry, events, store, keeper, stage: stages }
+        failpoint::reach(Point::RecoveryDone);
+        Supervisor { calls, registry, events, store, keeper, archives, saver, stage: stages }
     }
 
     /// Starts a process; answered when that is recorded. One that the id names already is the
@@ -193,14 +213,22 @@ impl Supervisor {
         &self.store
     }
 
+    /// Saves what was printed by those that are to be lost, because the keeper is.
+    pub async fn save(&self) {
+        self.saver.lock().await.save(true).await;
+    }
+
     /// How far the supervisor is.
     pub fn stage(&self) -> watch::Receiver<Stage> {
         self.stage.clone()
     }
 
     /// A place in the transcript of a process.
-    pub fn observe(&self, entry: Arc<Entry>, since: Option<u64>) -> Result<Observer, Error> {
-        Observer::new(entry, self.stage.clone(), since)
+    pub async fn observe(&self, entry: Arc<Entry>, since: Option<u64>) -> Result<Observer, Error> {
+        let archives = Arc::clone(&self.archives);
+        let mut observer = Observer::new(entry, archives, self.stage.clone(), since)?;
+        observer.load().await;
+        Ok(observer)
     }
 
     /// Types into a process.
@@ -210,9 +238,9 @@ impl Supervisor {
         let (held, id) = match self.held(entry).await {
             // A repeated write is no error because its process has ended meanwhile.
             Err(Error::NotRunning(id)) => {
-                let input = entry.seen().progress().map(|progress| progress.input);
-                let taken = input.filter(|input| end.is_some_and(|end| end <= input.accepted));
-                let written = taken.map(|input| Written { input, added: 0 });
+                let input = entry.seen().input().unwrap_or_default();
+                let taken = end.is_some_and(|end| end <= input.accepted);
+                let written = taken.then_some(Written { input, added: 0 });
                 return written.ok_or(Error::NotRunning(id));
             }
             held => held?,
@@ -288,8 +316,11 @@ impl Supervisor {
         &self,
         call: impl FnOnce(oneshot::Sender<Result<T, Error>>) -> Call,
     ) -> Result<T, Error> {
+        failpoint::reach(Point::CallAsked);
         let (reply, answer) = oneshot::channel();
         self.calls.send(call(reply)).await.map_err(|_| Error::ShuttingDown)?;
-        answer.await.map_err(|_| Error::ShuttingDown)?
+        let answer = answer.await;
+        failpoint::reach(Point::CallAnswered);
+        answer.map_err(|_| Error::ShuttingDown)?
     }
 }

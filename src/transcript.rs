@@ -1,8 +1,11 @@
 //! Transcripts: what a process printed, as numbered chunks in a bounded ring.
 //!
 //! Owns the words for output (chunk, stream, gap), the layout of a ring in shared memory
-//! and reading it by cursor. Never writes a ring: the keeper alone does (`keeper::ring`).
+//! and reading it by cursor, and the format of files in which transcripts outlive their ring.
+//! Never writes a ring: the keeper alone does (`keeper::ring`).
 
+pub mod archive;
+mod checksum;
 pub mod matcher;
 pub mod reader;
 pub mod ring;
@@ -10,6 +13,7 @@ mod view;
 
 use bytes::Bytes;
 
+pub use archive::Archive;
 pub use matcher::{Match, Matcher};
 pub use reader::{Batch, Reader};
 pub use ring::Ring;
@@ -54,7 +58,7 @@ pub struct Gap {
 }
 
 /// How much there is in a transcript, and was.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Figures {
     /// The oldest chunk that is kept.
     pub first_seq: u64,

@@ -106,7 +106,7 @@ impl Client {
         loop {
             match self.reports.next().await.ok_or("the keeper is gone")? {
                 Report::Exited { key, exit } => return Ok((key, exit.status)),
-                Report::Drained { .. } | Report::Shutdown => {}
+                Report::Drained { .. } | Report::Shutdown | Report::Retire => {}
             }
         }
     }

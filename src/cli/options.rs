@@ -11,7 +11,7 @@ use crate::telemetry::Format;
 /// What the supervisor keeps, and where.
 #[derive(clap::Args, Clone)]
 pub(super) struct Options {
-    /// Where records and events are kept. The default is $XDG_STATE_HOME/procyard or
+    /// Where records, events and finished transcripts are kept. The default is $XDG_STATE_HOME/procyard or
     /// ~/.local/state/procyard, for root /var/lib/procyard.
     #[arg(long, value_name = "PATH", env = "PROCYARD_STATE_DIR")]
     state_dir: Option<PathBuf>,
@@ -21,7 +21,7 @@ pub(super) struct Options {
     /// How long a finished process is kept, in hours.
     #[arg(long, value_name = "HOURS", env = "PROCYARD_KEEP_HOURS", default_value_t = 168)]
     keep_hours: u64,
-    /// Memory that finished processes and their transcripts take at most, in MiB.
+    /// What finished processes and their transcripts take at most, in memory and on disk, in MiB.
     #[arg(long, value_name = "MIB", env = "PROCYARD_KEEP_MIB", default_value_t = 1024)]
     keep_mib: u64,
     /// Events that are kept at most.
@@ -104,7 +104,8 @@ fn queue(text: &str) -> Result<(String, usize), String> {
     Ok((name.to_owned(), at_least_one(size)?))
 }
 
-fn usual_state_dir() -> PathBuf {
+/// Where records and events are kept unless something else is asked for.
+pub(super) fn usual_state_dir() -> PathBuf {
     let uid = rustix::process::getuid();
     if uid.is_root() {
         return "/var/lib/procyard".into();

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStringExt;
 
 use super::options::Options;
 use crate::config::Listen;
-use crate::keeper::{Ground, Servers};
+use crate::keeper::{Ground, Servers, end_what_was_left};
 use crate::process::Launch;
 use crate::store::{StateDir, Store};
 
@@ -28,6 +28,7 @@ impl Serve {
         }
         // Held as long as the keeper lives, whichever server it has.
         let state_dir = StateDir::claim(&self.options.state_dir())?;
+        end_what_was_left(state_dir.path());
         Store::check(&state_dir)?;
         let (mut listeners, mut files, mut places) = (Vec::new(), Vec::new(), Vec::new());
         for listen in &self.listen {
@@ -40,7 +41,8 @@ impl Serve {
         let all: Vec<_> = places.iter().map(Listen::to_string).collect();
         let hint = places.iter().find_map(how_to_try).unwrap_or_default();
         tracing::info!("listening on {}{hint}", all.join(", "));
-        Ok(ground.keep(Servers::Start { launch, listeners })?)
+        let place = state_dir.path().into();
+        Ok(ground.keep(Servers::Start { launch, listeners, state_dir: place })?)
     }
 }
 

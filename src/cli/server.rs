@@ -25,6 +25,9 @@ impl Server {
             // SAFETY: open, and nothing else in this process knows it yet.
             open.then(|| unsafe { OwnedFd::from_raw_fd(fd) })
         };
+        // The kernel named it after the descriptor that it was started from.
+        // SAFETY: takes a string that ends with NUL; touches nothing else.
+        unsafe { libc::prctl(libc::PR_SET_NAME, c"procyard".as_ptr()) };
         let missing = "this command is started by `procyard serve`, with its sockets";
         let link = UnixStream::from(inherited(3).ok_or(missing)?);
         let listeners: Option<Vec<OwnedFd>> = (4..4 + self.listeners).map(inherited).collect();

@@ -19,7 +19,7 @@ use super::pb::attach_response::Message;
 use super::pb::follow_response;
 use super::{pb, to_proto};
 use crate::process::AnyOf;
-use crate::supervisor::{Error, LiveView, Supervisor};
+use crate::supervisor::{Error, LiveView, Stage, Supervisor, observable};
 use crate::transcript::View;
 use obey::Obedient;
 
@@ -59,16 +59,23 @@ async fn begin(
     supervisor: Supervisor,
     mut messages: Streaming<pb::AttachRequest>,
 ) -> Result<(pb::Attached, Attachment), Status> {
-    let first = messages.message().await.map_err(explain)?.unwrap_or_default();
+    let mut stage = supervisor.stage();
+    let first = tokio::select! {
+        biased;
+        first = messages.message() => first.map_err(explain)?.unwrap_or_default(),
+        _ = stage.wait_for(|stage| *stage >= Stage::AllOver) => {
+            return Err(Error::ShuttingDown.into());
+        }
+    };
     let order = AttachMessage::try_from(first)?.into_start()?;
     let AttachOrder { id, since_seq, size, heartbeat } = order;
     let entry = supervisor.find(&id)?;
     let mut obedient = Obedient::new(supervisor.clone(), entry.clone());
     let since = match since_seq {
         Some(since) => since,
-        None => supervisor.observe(entry.clone(), None)?.figures().next_seq,
+        None => observable(&entry.seen()).next_seq,
     };
-    let observer = supervisor.observe(entry, Some(since))?;
+    let observer = supervisor.observe(entry, Some(since)).await?;
     if let Some(size) = size {
         obedient.obey(AttachMessage::Resize(size)).await?;
     }

@@ -40,7 +40,7 @@ pub(super) async fn follow(
 ) -> Result<impl Stream<Item = Result<pb::FollowResponse, Status>> + Send + use<>, Error> {
     let FollowOrder { id, since_seq, streams, ack_seq, view, heartbeat } = order;
     let entry = supervisor.find(&id)?;
-    let observer = supervisor.observe(entry.clone(), since_seq)?;
+    let observer = supervisor.observe(entry.clone(), since_seq).await?;
     if let Some(seq) = ack_seq {
         supervisor.acknowledge(&entry, seq).await?;
     }
@@ -121,7 +121,7 @@ impl Following {
 
     /// Takes what is there. False: nothing was.
     async fn read(&mut self) -> Result<bool, Error> {
-        let batch = self.observer.read(BATCH);
+        let batch = self.observer.take_next(BATCH).await;
         let something = batch.gap.is_some() || !batch.chunks.is_empty();
         // A new buffer each time: one who waits for news holds none.
         self.sights = self.view.see(batch, self.observer.next_seq()).await?.into();

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::{pb, to_proto};
 use crate::process::KillDomain;
+use crate::store::Repaired;
 use crate::supervisor::{Counts, ENFORCEABLE_LIMITS, Supervisor};
 use crate::transcript::ring;
 
@@ -23,6 +24,8 @@ pub struct About {
     pub max_running: Option<usize>,
     /// When it began to serve.
     pub began: (SystemTime, Instant),
+    /// What became of the store when it was last repaired, if it ever was.
+    pub repaired: Option<Repaired>,
 }
 
 impl About {
@@ -52,6 +55,20 @@ impl About {
                 latest_event: supervisor.events().last_seq(),
                 queued: queued as u64,
             }),
+            store: Some(store(self.repaired.as_ref())),
         }
+    }
+}
+
+fn store(repaired: Option<&Repaired>) -> pb::Store {
+    let Some(repaired) = repaired else { return pb::Store::default() };
+    let Repaired { time, file, records, events, lost_records, lost_events, .. } = repaired;
+    pb::Store {
+        repair_time: Some(to_proto::timestamp(time.saturating_mul(1_000_000_000))),
+        damaged_file: file.clone(),
+        saved_records: *records,
+        saved_events: *events,
+        lost_records: *lost_records,
+        lost_events: *lost_events,
     }
 }

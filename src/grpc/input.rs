@@ -6,7 +6,7 @@ use super::from_proto::{ResizeOrder, SignalOrder, Typed, WriteOrder};
 use super::{output, pb, to_proto};
 use crate::keeper_client::Write;
 use crate::process::Streams;
-use crate::supervisor::{Error, QuietFrom, Supervisor, Typist};
+use crate::supervisor::{Error, QuietFrom, Supervisor, Typist, observable};
 use crate::transcript::View;
 
 pub(super) async fn write(
@@ -17,8 +17,8 @@ pub(super) async fn write(
     let WriteOrder { id, input, enter, eof, offset, wait, view } = order;
     let entry = supervisor.find(&id)?;
     // What is printed from here on may be the answer.
-    let mut since = supervisor.observe(entry.clone(), None)?.figures().next_seq;
-    let (mut written, mut accepted) = (0, entry.seen().progress().map_or(0, |p| p.input.accepted));
+    let mut since = observable(&entry.seen()).next_seq;
+    let (mut written, mut accepted) = (0, entry.seen().input().map_or(0, |input| input.accepted));
     if !only_looks {
         let terminal = matches!(entry.seen().record.spec.streams, Streams::Terminal { .. });
         let mut typist = Typist::new(supervisor.clone(), entry.clone());
@@ -33,11 +33,11 @@ pub(super) async fn write(
     }
     let mut waited = None;
     if let Some(wait) = &wait {
-        let mut observer = supervisor.observe(entry.clone(), Some(since))?;
+        let mut observer = supervisor.observe(entry.clone(), Some(since)).await?;
         waited = Some(observer.wait(wait, QuietFrom::Now).await?);
     }
     let view = view.or(wait.map(|_| View::default()));
-    let shown = output::show(supervisor.observe(entry, Some(since))?, view).await?;
+    let shown = output::show(supervisor.observe(entry, Some(since)).await?, view).await?;
     Ok(pb::WriteStdinResponse {
         bytes_written: written,
         accepted_bytes: accepted,

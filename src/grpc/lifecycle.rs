@@ -18,11 +18,11 @@ pub(super) async fn start(
     let Begun { entry, existed } = supervisor.start(id, spec, patient).await?;
     let mut waited = None;
     if let Some(wait) = &wait {
-        let mut observer = supervisor.observe(entry.clone(), None)?;
+        let mut observer = supervisor.observe(entry.clone(), None).await?;
         waited = Some(observer.wait(wait, QuietFrom::FirstOutput).await?);
     }
     let view = view.or(wait.map(|_| View::default()));
-    let observer = supervisor.observe(entry, None)?;
+    let observer = supervisor.observe(entry, None).await?;
     let shown = output::show(observer, view).await?;
     Ok(pb::StartResponse {
         process: Some(to_proto::seen(&shown.seen)),

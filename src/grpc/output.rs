@@ -37,7 +37,7 @@ pub(super) async fn read(
 ) -> Result<pb::ReadResponse, Error> {
     let ReadOrder { id, since_seq, streams, view, wait, ack_seq } = order;
     let entry = supervisor.find(&id)?;
-    let mut observer = supervisor.observe(entry.clone(), since_seq)?;
+    let mut observer = supervisor.observe(entry.clone(), since_seq).await?;
     if let Some(seq) = ack_seq {
         supervisor.acknowledge(&entry, seq).await?;
     }
@@ -63,10 +63,10 @@ pub(super) async fn wait(
 ) -> Result<pb::WaitResponse, Error> {
     let WaitOrder { id, wait, since_seq, view } = order;
     let entry = supervisor.find(&id)?;
-    let mut observer = supervisor.observe(entry.clone(), since_seq)?;
+    let mut observer = supervisor.observe(entry.clone(), since_seq).await?;
     let since = observer.since_seq();
     let waited = observer.wait(&wait, QuietFrom::Now).await?;
-    let shown = show(supervisor.observe(entry, Some(since))?, view).await?;
+    let shown = show(supervisor.observe(entry, Some(since)).await?, view).await?;
     Ok(pb::WaitResponse {
         process: Some(to_proto::seen(&shown.seen)),
         wait: Some(to_proto::waited(waited)),

@@ -10,7 +10,7 @@ use tonic::{Request, Response, Status};
 
 use super::pb::process_service_server::ProcessService;
 use super::{attach, follow, info, input, lifecycle, output, pb, records, screen, sleep, watch};
-use crate::supervisor::Supervisor;
+use crate::supervisor::{Error, Stage, Supervisor};
 
 /// The API over the supervisor.
 pub struct Service {
@@ -22,6 +22,21 @@ impl Service {
     /// The API over a supervisor.
     pub fn new(supervisor: Supervisor, about: info::About) -> Service {
         Service { supervisor, about }
+    }
+
+    /// The answer of a call, or that there will be none because another server takes over.
+    async fn answer<T>(
+        &self,
+        call: impl Future<Output = Result<T, Error>>,
+    ) -> Result<Response<T>, Status> {
+        let mut stage = self.supervisor.stage();
+        tokio::select! {
+            biased;
+            answer = call => Ok(Response::new(answer?)),
+            Ok(_) = stage.wait_for(|stage| *stage == Stage::Retired) => {
+                Err(Error::ShuttingDown.into())
+            }
+        }
     }
 }
 
@@ -40,7 +55,7 @@ impl ProcessService for Service {
         request: Request<pb::StartRequest>,
     ) -> Result<Response<pb::StartResponse>, Status> {
         let order = request.into_inner().try_into()?;
-        Ok(Response::new(lifecycle::start(&self.supervisor, order).await?))
+        self.answer(lifecycle::start(&self.supervisor, order)).await
     }
 
     async fn get(
@@ -64,7 +79,7 @@ impl ProcessService for Service {
         request: Request<pb::ReadRequest>,
     ) -> Result<Response<pb::ReadResponse>, Status> {
         let order = request.into_inner().try_into()?;
-        Ok(Response::new(output::read(&self.supervisor, order).await?))
+        self.answer(output::read(&self.supervisor, order)).await
     }
 
     async fn follow(
@@ -80,7 +95,7 @@ impl ProcessService for Service {
         request: Request<pb::WaitRequest>,
     ) -> Result<Response<pb::WaitResponse>, Status> {
         let order = request.into_inner().try_into()?;
-        Ok(Response::new(output::wait(&self.supervisor, order).await?))
+        self.answer(output::wait(&self.supervisor, order)).await
     }
 
     async fn write_stdin(
@@ -88,7 +103,7 @@ impl ProcessService for Service {
         request: Request<pb::WriteStdinRequest>,
     ) -> Result<Response<pb::WriteStdinResponse>, Status> {
         let order = request.into_inner().try_into()?;
-        Ok(Response::new(input::write(&self.supervisor, order).await?))
+        self.answer(input::write(&self.supervisor, order)).await
     }
 
     async fn resize(
@@ -96,7 +111,7 @@ impl ProcessService for Service {
         request: Request<pb::ResizeRequest>,
     ) -> Result<Response<pb::ResizeResponse>, Status> {
         let order = request.into_inner().try_into()?;
-        Ok(Response::new(input::resize(&self.supervisor, order).await?))
+        self.answer(input::resize(&self.supervisor, order)).await
     }
 
     async fn signal(
@@ -104,7 +119,7 @@ impl ProcessService for Service {
         request: Request<pb::SignalRequest>,
     ) -> Result<Response<pb::SignalResponse>, Status> {
         let order = request.into_inner().try_into()?;
-        Ok(Response::new(input::signal(&self.supervisor, order).await?))
+        self.answer(input::signal(&self.supervisor, order)).await
     }
 
     async fn kill(
@@ -112,7 +127,7 @@ impl ProcessService for Service {
         request: Request<pb::KillRequest>,
     ) -> Result<Response<pb::KillResponse>, Status> {
         let order = request.into_inner().try_into()?;
-        Ok(Response::new(lifecycle::kill(&self.supervisor, order).await?))
+        self.answer(lifecycle::kill(&self.supervisor, order)).await
     }
 
     async fn run(
@@ -120,7 +135,7 @@ impl ProcessService for Service {
         request: Request<pb::RunRequest>,
     ) -> Result<Response<pb::RunResponse>, Status> {
         let order = request.into_inner().try_into()?;
-        Ok(Response::new(lifecycle::run(&self.supervisor, order).await?))
+        self.answer(lifecycle::run(&self.supervisor, order)).await
     }
 
     async fn delete(
@@ -128,7 +143,7 @@ impl ProcessService for Service {
         request: Request<pb::DeleteRequest>,
     ) -> Result<Response<pb::DeleteResponse>, Status> {
         let order = request.into_inner().try_into()?;
-        Ok(Response::new(lifecycle::delete(&self.supervisor, order).await?))
+        self.answer(lifecycle::delete(&self.supervisor, order)).await
     }
 
     async fn watch(
@@ -151,7 +166,7 @@ impl ProcessService for Service {
         request: Request<pb::ScreenRequest>,
     ) -> Result<Response<pb::ScreenResponse>, Status> {
         let order = request.into_inner().try_into()?;
-        Ok(Response::new(screen::screen(&self.supervisor, order).await?))
+        self.answer(screen::screen(&self.supervisor, order)).await
     }
 
     async fn sleep(

@@ -67,12 +67,16 @@ impl Sleeping {
     async fn next(&mut self) -> Result<Message, Error> {
         let end = self.began + self.order.duration;
         loop {
-            let stopping = *self.stage.borrow_and_update() >= Stage::Stopping;
+            let stage = *self.stage.borrow_and_update();
             if let Some(event) = self.woken().await? {
                 return Ok(self.done(true, Some(&event)));
             }
             let now = Instant::now();
-            if now >= end || stopping {
+            if now < end && stage.is_retirement() {
+                // The server that takes over can be asked to sleep on.
+                return Err(Error::ShuttingDown);
+            }
+            if now >= end || stage >= Stage::Stopping {
                 return Ok(self.done(now < end, None));
             }
             if let Some(tick) = self.tick(now) {

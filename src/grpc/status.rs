@@ -90,7 +90,9 @@ fn verdict(error: &Error) -> Verdict {
         Error::OutOfDescriptors => Verdict::exhausted("OUT_OF_DESCRIPTORS", LATER),
         Error::OutOfTerminals => Verdict::exhausted("OUT_OF_TERMINALS", LATER),
         Error::ShuttingDown => Verdict::new(Code::Unavailable, "SHUTTING_DOWN"),
-        Error::Store(_) => Verdict::new(Code::Unavailable, "STORE_FAILED"),
+        Error::Store(_) => {
+            Verdict { retry: Some(LATER), ..Verdict::new(Code::Unavailable, "STORE_FAILED") }
+        }
         Error::Keeper(_) => Verdict::new(Code::Internal, "KEEPER"),
     }
 }

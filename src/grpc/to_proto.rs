@@ -30,6 +30,7 @@ pub fn process(record: &Record, progress: Option<&Progress>) -> pb::Process {
         launch: _,
         printing: _,
         first_seq: _,
+        archive: _,
         restarts,
         create_time,
         phase: _,
@@ -52,7 +53,7 @@ pub fn process(record: &Record, progress: Option<&Progress>) -> pb::Process {
         exit_time: last.map(|end| timestamp(end.time)),
         exit: last.map(|end| exit(end, progress)),
         transcript: figures(record, progress).map(|figures| transcript(figures, ended)),
-        stdin: progress.map(|progress| stdin(progress.input)),
+        stdin: progress.map(|progress| progress.input).or(last.map(typed)).map(stdin),
         queue_position: 0,
         restarts: restarts.count,
         output: end.and_then(|end| end.output.as_ref()).map(structured),
@@ -64,6 +65,11 @@ fn transcript(figures: Figures, ended: bool) -> pb::Transcript {
     let last_output_time = last_output(&figures);
     let Figures { first_seq, next_seq, total_bytes, dropped_bytes, last_time: _ } = figures;
     pb::Transcript { first_seq, next_seq, total_bytes, dropped_bytes, last_output_time, ended }
+}
+
+/// The input of one that the keeper does not hold any more.
+fn typed(end: &End) -> InputState {
+    InputState { accepted: end.typed, ..InputState::default() }
 }
 
 fn stdin(input: InputState) -> pb::Stdin {
@@ -82,6 +88,7 @@ fn exit(end: &End, progress: Option<&Progress>) -> pb::Exit {
         detail: _,
         output: _,
         size: _,
+        typed: _,
     } = end;
     let exit = exit.as_ref();
     let (code, signal) = match exit.map(|exit| exit.status) {

@@ -115,17 +115,26 @@ impl Watching {
         Some(Err(error))
     }
 
+    /// Tells that there are no events up to this one any more.
+    fn miss(&mut self, to_seq: u64) {
+        if to_seq > self.after {
+            let gap = Gap { from_seq: self.after + 1, to_seq, dropped_bytes: None };
+            self.ready.push_back(Message::Gap(to_proto::gap(gap)));
+            self.after = to_seq;
+        }
+    }
+
     /// Takes the next events. True: there may be more at once.
     async fn read(&mut self) -> Result<bool, Error> {
         self.latest.borrow_and_update();
         let events = next_events(&self.supervisor, self.after).await?;
-        let Some(first) = events.first() else { return Ok(false) };
-        if first.seq > self.after + 1 {
-            let (from_seq, to_seq) = (self.after + 1, first.seq - 1);
-            let gap = Gap { from_seq, to_seq, dropped_bytes: None };
-            self.ready.push_back(Message::Gap(to_proto::gap(gap)));
-            self.after = to_seq;
-        }
+        let Some(first) = events.first() else {
+            // The last ones may have been lost. Nobody waits for them in a replay.
+            let Some(until) = self.until else { return Ok(false) };
+            self.miss(until);
+            return Ok(true);
+        };
+        self.miss((first.seq - 1).min(self.until.unwrap_or(u64::MAX)));
         for event in events {
             if self.until.is_some_and(|until| event.seq > until) {
                 break;

@@ -3,6 +3,7 @@
 //! Owns what passes from one to the other: the ring, and whoever the earlier one left behind. All
 //! of it passes after the new run was started, so that a start that fails changes nothing.
 
+use super::output::Sink;
 use super::turns::{Keeper, tell, wall_clock};
 use crate::process::{Launch, Refused};
 
@@ -32,6 +33,19 @@ impl Keeper {
         }
         // Before the answer: whoever asked for the start finds the ring.
         self.tell_at_once(key);
+    }
+
+    /// Lets a run that was just started come after an earlier one that it does not go on from. What
+    /// the outputs of that one still hold is counted, and whoever goes on writing to them is cut
+    /// off: no number is given twice.
+    pub(super) fn come_after(&mut self, id: &str, sink: &mut Sink) {
+        let Some((earlier, _)) = self.held.newest(id) else { return };
+        let before = self.held.get_mut(earlier).filter(|before| before.exit.is_some());
+        let Some(before) = before else { return };
+        before.drain(wall_clock(), &self.poller);
+        before.end_outputs(&self.poller);
+        sink.begin_at(before.sink.next_seq());
+        self.held.has_news(earlier);
     }
 
     /// Reports the state of a process without waiting for room: there is one start at most for

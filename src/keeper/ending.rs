@@ -37,15 +37,20 @@ impl Stop {
 }
 
 impl Keeper {
-    /// SIGCHLD: someone ended. SIGTERM and SIGINT: stop; a second one hurries.
+    /// SIGCHLD: someone ended. SIGTERM and SIGINT: stop; a second one hurries. SIGHUP: upgrade.
     pub(super) fn read_signals(&mut self) {
         let mut info = [0; 32 * size_of::<libc::signalfd_siginfo>()];
         let len = rustix::io::read(&self.signals, &mut info).unwrap_or(0);
         for one in info[..len].chunks_exact(size_of::<libc::signalfd_siginfo>()) {
-            // The number of the signal is the first field.
-            match i32::from_ne_bytes([one[0], one[1], one[2], one[3]]) {
+            // The structure begins with signal, errno, code and pid.
+            let field = |n: usize| i32::from_ne_bytes([0, 1, 2, 3].map(|byte| one[4 * n + byte]));
+            match field(0) {
                 libc::SIGCHLD => self.sweep_due = true,
                 libc::SIGTERM | libc::SIGINT => self.ask_to_stop(),
+                // The kernel's own tells of a terminal that went away.
+                libc::SIGHUP if field(2) != libc::SI_KERNEL => {
+                    self.ask_to_upgrade(field(3).cast_unsigned());
+                }
                 signal => tracing::info!(signal, "ignored; SIGTERM and SIGINT stop"),
             }
         }
@@ -66,6 +71,8 @@ impl Keeper {
                 self.forest.forget(zombie.pid);
                 if self.held.server == Some(zombie.pid) {
                     self.server_ended(&zombie);
+                } else if self.held.candidate == Some(zombie.pid) {
+                    self.candidate_ended(zombie.status);
                 }
             }
             if begin.elapsed() > BUDGET {
@@ -121,15 +128,22 @@ impl Keeper {
 
     fn server_ended(&mut self, zombie: &Zombie) {
         self.held.server = None;
-        if self.stop.is_none() {
+        if self.is_replacing() {
+            tracing::info!(pid = zombie.pid, status = ?zombie.status, "the old server has ended");
+        } else if self.stop.is_none() {
             tracing::warn!(pid = zombie.pid, status = ?zombie.status, "the server died");
         }
         if let Source::Started(started) = &mut self.source {
             started.ended(Instant::now());
         }
+        self.upgrade_lost_server(zombie.status);
     }
 
-    fn ask_to_stop(&mut self) {
+    pub(super) fn ask_to_stop(&mut self) {
+        if self.stop.is_none() && self.postpones_stop() {
+            return;
+        }
+        self.abandon_upgrade();
         let now = Instant::now();
         match (&mut self.stop, &mut self.link) {
             (None, Some(link)) => {
@@ -152,11 +166,7 @@ impl Keeper {
             _ => return,
         }
         self.stop = Some(Stop::Killing { until: now + LAST });
-        if let Some(server) = self.held.server {
-            // Our child and not reaped: the pid is its own.
-            // SAFETY: sends a signal; touches no memory.
-            unsafe { libc::kill(server, libc::SIGKILL) };
-        }
+        self.kill_server();
         for key in self.held.keys() {
             self.kills.push(Kill::new(key, None));
         }
@@ -169,7 +179,8 @@ impl Keeper {
         if Instant::now() >= *until {
             return true;
         }
-        if !self.kills.is_empty() || self.held.server.is_some() {
+        let servers = [self.held.server, self.held.candidate];
+        if !self.kills.is_empty() || servers.iter().any(Option::is_some) {
             return false;
         }
         // Those that no process could be found for.

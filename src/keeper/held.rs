@@ -189,6 +189,8 @@ pub(super) struct Table {
     last_key: u64,
     /// The server's pid, which is no process of the table.
     pub(super) server: Option<i32>,
+    /// The pid of one that is to take over, likewise.
+    pub(super) candidate: Option<i32>,
 }
 
 impl Table {
@@ -296,11 +298,11 @@ impl Table {
 
 impl Known for Table {
     fn own(&self) -> usize {
-        self.by_pid.len() + usize::from(self.server.is_some())
+        self.by_pid.len() + [self.server, self.candidate].iter().flatten().count()
     }
 
     fn is_own(&self, pid: i32) -> bool {
-        self.by_pid.contains_key(&pid) || self.server == Some(pid)
+        self.by_pid.contains_key(&pid) || [self.server, self.candidate].contains(&Some(pid))
     }
 
     fn led_by(&self, leader: i32) -> Option<u64> {

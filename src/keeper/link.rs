@@ -8,11 +8,13 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
+use std::time::Instant;
 
 use bytes::BytesMut;
 
 use super::poller::EventFlags;
-use crate::protocol::{ProtocolError, decode, encode, pb, socket};
+use super::pulse::Pulse;
+use crate::protocol::{ProtocolError, Version, decode, encode, pb, socket};
 
 /// Bytes under way beyond which nothing more is asked for or told.
 const CROWDED: usize = 1 << 20;
@@ -29,6 +31,11 @@ pub(super) struct Link {
     pub(super) watched: EventFlags,
     /// The server has adopted: from then on it is told what changes.
     pub(super) adopted: bool,
+    /// What is spoken, once the server has said so.
+    pub(super) version: Option<Version>,
+    /// Version of the server's program, if it said so.
+    pub(super) release: String,
+    pub(super) pulse: Pulse,
 }
 
 /// Bytes with descriptors beside them, which arrive with the first byte at the latest.
@@ -48,6 +55,9 @@ impl Link {
             queued: 0,
             watched: EventFlags::IN,
             adopted: false,
+            version: None,
+            release: String::new(),
+            pulse: Pulse::begin(Instant::now()),
         }
     }
 
@@ -61,7 +71,10 @@ impl Link {
         let mut none = VecDeque::new();
         match socket::receive(&self.socket, &mut self.received, &mut none) {
             Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(_) => Ok(true),
+            Ok(_) => {
+                self.pulse.heard(Instant::now());
+                Ok(true)
+            }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
             Err(error) => Err(error),
         }

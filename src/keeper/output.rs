@@ -65,6 +65,11 @@ impl Sink {
         self.ring.as_ref().map_or(self.first_seq, Writer::next_seq)
     }
 
+    /// Nothing was printed yet: the first chunk has this number at least.
+    pub(super) fn begin_at(&mut self, seq: u64) {
+        self.first_seq = self.first_seq.max(seq);
+    }
+
     /// The process has exited: what is left in its pipes is taken in any case.
     pub(super) fn open_exit_room(&mut self) {
         self.exited = true;

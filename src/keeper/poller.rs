@@ -15,6 +15,8 @@ pub(super) enum Token {
     Signals,
     Link,
     Control,
+    /// The link of a server that is to take over.
+    Candidate,
     /// An output of a process.
     Output(u64, usize),
     /// The input of a process, which has room.
@@ -27,6 +29,7 @@ impl Token {
             Token::Signals => 0,
             Token::Link => 1,
             Token::Control => 2,
+            Token::Candidate => 3,
             Token::Output(key, output) => key << 2 | output as u64,
             Token::Input(key) => key << 2 | 2,
         })
@@ -38,7 +41,8 @@ impl Token {
         match (number >> 2, number & 3) {
             (0, 0) => Token::Signals,
             (0, 1) => Token::Link,
-            (0, _) => Token::Control,
+            (0, 2) => Token::Control,
+            (0, _) => Token::Candidate,
             (key, 2) => Token::Input(key),
             (key, output) => Token::Output(key, output as usize & 1),
         }
@@ -97,10 +101,10 @@ mod tests {
     #[test]
     fn a_token_comes_back_as_it_was() {
         let max = u64::MAX >> 2;
-        let tokens =
-            [Token::Signals, Token::Link, Token::Control, Token::Input(1), Token::Input(max)];
+        let tokens = [Token::Signals, Token::Link, Token::Control, Token::Candidate];
+        let tokens = tokens.into_iter().chain([Token::Input(1), Token::Input(max)]);
         let outputs = [1, 77, max].map(|key| [Token::Output(key, 0), Token::Output(key, 1)]);
-        for token in tokens.into_iter().chain(outputs.into_iter().flatten()) {
+        for token in tokens.chain(outputs.into_iter().flatten()) {
             assert_eq!(Token::unpack(token.pack()), token);
         }
     }

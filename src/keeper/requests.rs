@@ -20,7 +20,7 @@ use super::turns::{BUDGET, Keeper, tell};
 use crate::process::{Io, Launch, Refused, step};
 use crate::protocol::pb::reply::Result as Answer;
 use crate::protocol::pb::to_keeper::Body;
-use crate::protocol::{self, pb, socket};
+use crate::protocol::{self, Version, pb, socket};
 
 /// How long a program file that is being written is waited for.
 const BUSY_PROGRAM: Duration = Duration::from_secs(2);
@@ -40,7 +40,7 @@ impl Keeper {
         let pb::ToKeeper { request, body } = message;
         let done = |()| Answer::Done(pb::Done {});
         let answer = match body {
-            Some(Body::Hello(hello)) => self.hello(&hello),
+            Some(Body::Hello(hello)) => self.hello(hello),
             Some(Body::Adopt(pb::Adopt {})) => self.adopt(),
             Some(Body::Spawn(spawn)) => match spawn.try_into() {
                 Ok(launch) => {
@@ -57,6 +57,11 @@ impl Keeper {
             },
             Some(Body::Acknowledge(ack)) => self.acknowledge(&ack).map(done),
             Some(Body::Release(release)) => self.release(&release).map(done),
+            Some(Body::Serving(pb::Serving {})) => {
+                self.server_serves();
+                Ok(done(()))
+            }
+            Some(Body::Beat(pb::Beat {})) => Ok(done(())),
             None => Err(Refused::Invalid("a request that this keeper does not know".into())),
         };
         self.answer(request, answer);
@@ -67,19 +72,21 @@ impl Keeper {
         self.reply(request, answer);
     }
 
-    fn hello(&mut self, hello: &pb::Hello) -> Result<Answer, Refused> {
-        let pb::Hello { version } = *hello;
-        if version != protocol::VERSION {
-            let ours = protocol::VERSION;
-            let what = format!("the server speaks version {version}, the keeper version {ours}");
-            return Err(Refused::Version(what));
+    fn hello(&mut self, hello: pb::Hello) -> Result<Answer, Refused> {
+        let pb::Hello { version, release } = hello;
+        let version = Version::of_server(version).map_err(Refused::Version)?;
+        if let Some(link) = &mut self.link {
+            (link.version, link.release) = (Some(version), release);
         }
-        let domain = self.kill_domain();
-        Ok(Answer::Welcome(pb::Welcome {
-            version,
+        Ok(self.welcome(version))
+    }
+
+    pub(super) fn welcome(&self, version: Version) -> Answer {
+        Answer::Welcome(pb::Welcome {
+            version: version.number(),
             pid: std::process::id(),
-            kill_domain: pb::KillDomain::from(domain).into(),
-        }))
+            kill_domain: pb::KillDomain::from(self.kill_domain()).into(),
+        })
     }
 
     /// Reports all that is held; from here on, changes are reported.
@@ -90,6 +97,10 @@ impl Keeper {
                 tell(link, &mut self.held, keys, true);
             }
             link.adopted = true;
+            if !link.version.is_some_and(Version::has_beats) {
+                // It cannot say so itself.
+                self.server_serves();
+            }
         }
         Ok(Answer::Adopted(pb::Adopted {}))
     }
@@ -136,7 +147,10 @@ impl Keeper {
             .and_then(|streams| self.watch(key, &streams).map(|()| streams))
             .map_err(|errno| unopened(launch.io, errno))?;
         let (child, leaf) = self.spawn(&program, &streams)?;
-        let held = Held::new(launch, child, streams, leaf);
+        let mut held = Held::new(launch, child, streams, leaf);
+        if earlier.is_none() {
+            self.come_after(&launch.id, &mut held.sink);
+        }
         let answer = spawned(key, &held, false, earlier.unwrap_or(0));
         self.held.insert(key, held);
         if let Some(earlier) = earlier {

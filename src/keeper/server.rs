@@ -6,20 +6,25 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::net::SocketFlags;
 
+use super::binary::Edition;
 use super::link::Link;
 use super::poller::{EventFlags, Token};
-use super::spawn::{Program, Spawner};
+use super::pulse::Verdict;
+use super::spawn::Spawner;
 use super::turns::Keeper;
-use crate::process::{Launch, Refused};
+use crate::process::Launch;
 
-/// A server that lived this long is replaced at once when it dies.
+/// A server that lived this long is replaced at once when it dies. So is one that served before it
+/// died, unless the one before was replaced for that.
 const STEADY: Duration = Duration::from_secs(1);
 const FIRST_DELAY: Duration = Duration::from_millis(50);
-const LONGEST_DELAY: Duration = Duration::from_secs(2);
+/// With the time that a start takes, clients wait for two seconds at most.
+const LONGEST_DELAY: Duration = Duration::from_secs(1);
 
 /// Where servers come from.
 pub(super) enum Source {
@@ -31,19 +36,31 @@ pub(super) enum Source {
 
 /// A server that the keeper starts.
 pub(super) struct Started {
-    program: Program,
+    pub(super) launch: Box<Launch>,
+    pub(super) state_dir: PathBuf,
+    edition: Edition,
     listeners: Vec<OwnedFd>,
     pid: Option<i32>,
     since: Instant,
     delay: Duration,
+    /// It lets clients in.
+    serves: bool,
+    /// The one before died young after it had served, and was replaced at once.
+    indulged: bool,
 }
 
 impl Started {
     /// A server that is due to be started: the given program, with the link as descriptor 3 and
     /// the listeners from 4 on.
-    pub(super) fn new(launch: &Launch, listeners: Vec<OwnedFd>) -> Result<Started, Refused> {
-        let program = Program::new(launch)?;
-        Ok(Started { program, listeners, pid: None, since: Instant::now(), delay: Duration::ZERO })
+    pub(super) fn new(
+        launch: Box<Launch>,
+        listeners: Vec<OwnedFd>,
+        state_dir: PathBuf,
+    ) -> io::Result<Started> {
+        let edition = Edition::own(&launch)?;
+        let (since, delay) = (Instant::now(), Duration::ZERO);
+        let (pid, serves, indulged) = (None, false, false);
+        Ok(Started { launch, state_dir, edition, listeners, pid, since, delay, serves, indulged })
     }
 
     pub(super) fn pid(&self) -> Option<i32> {
@@ -62,22 +79,51 @@ impl Started {
     }
 
     fn try_start(&mut self, spawner: &mut Spawner) -> io::Result<OwnedFd> {
+        let (pid, link) = self.spawn(&self.edition, spawner)?;
+        self.pid = Some(pid);
+        tracing::info!(pid, "server started");
+        Ok(link)
+    }
+
+    /// Starts a version of the server: its pid and the keeper's end of the link.
+    pub(super) fn spawn(
+        &self,
+        edition: &Edition,
+        spawner: &mut Spawner,
+    ) -> io::Result<(i32, OwnedFd)> {
         let (ours, theirs) = UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         let passed: Vec<BorrowedFd<'_>> =
             std::iter::once(theirs.as_fd()).chain(self.listeners.iter().map(AsFd::as_fd)).collect();
-        let child = spawner.spawn_server(&self.program, &passed);
-        let child = child.map_err(|failure| io::Error::other(self.program.explain(failure)))?;
-        self.pid = Some(child.pid);
-        tracing::info!(pid = child.pid, "server started");
-        Ok(ours.into())
+        let child = spawner.spawn_server(&edition.program, &passed);
+        let child = child.map_err(|failure| io::Error::other(edition.program.explain(failure)))?;
+        Ok((child.pid, ours.into()))
+    }
+
+    /// Another version has taken over, with this pid. Returns the one before.
+    pub(super) fn go_on_with(&mut self, edition: Edition, pid: i32) -> Edition {
+        (self.pid, self.since, self.delay) = (Some(pid), Instant::now(), Duration::ZERO);
+        (self.serves, self.indulged) = (false, false);
+        std::mem::replace(&mut self.edition, edition)
+    }
+
+    /// That one has ended, and the version before is to be started at once.
+    pub(super) fn go_back_to(&mut self, former: Edition) {
+        (self.edition, self.delay) = (former, Duration::ZERO);
+    }
+
+    /// It lets clients in.
+    fn serves(&mut self) {
+        self.serves = true;
     }
 
     /// It has ended and was reaped.
     pub(super) fn ended(&mut self, now: Instant) {
         self.pid = None;
-        if now - self.since >= STEADY {
-            self.delay = Duration::ZERO;
+        let served = std::mem::take(&mut self.serves);
+        let steady = now - self.since >= STEADY;
+        if steady || served && !self.indulged {
+            (self.delay, self.indulged) = (Duration::ZERO, !steady);
         } else {
             self.back_off();
         }
@@ -119,25 +165,79 @@ impl Keeper {
             kill.request = None;
         }
         self.held.forget_news();
-        if let Some(server) = self.held.server.filter(|_| self.stop.is_none()) {
-            // One that lives on without its link is of no use, and would not be replaced.
-            // SAFETY: sends a signal to our own child, not reaped, so that the pid is its own.
-            unsafe { libc::kill(server, libc::SIGKILL) };
+        if self.stop.is_none() && !self.is_replacing() {
+            // One that lives on without its link is of no use, and would not be replaced. One that
+            // retires closes it last.
+            self.kill_server();
         }
         if let Source::Control(listener) = &self.source {
             self.poller.modify(listener, Token::Control, EventFlags::IN);
         }
     }
 
+    /// The server says that it lets clients in.
+    pub(super) fn server_serves(&mut self) {
+        if let Some(link) = &mut self.link {
+            link.pulse.serves(link.version, Instant::now());
+        }
+        if let Source::Started(started) = &mut self.source {
+            started.serves();
+        }
+        self.upgrade_serves();
+    }
+
+    /// When the server is to be looked at, if the keeper can replace it.
+    pub(super) fn pulse_due(&self) -> Option<Instant> {
+        let replaceable = matches!(self.source, Source::Started(_)) && self.stop.is_none();
+        self.link.as_ref().filter(|_| replaceable)?.pulse.due()
+    }
+
+    /// Ends a server that hangs. Its end is seen as any other, and another is started.
+    pub(super) fn judge_server(&mut self) {
+        let now = Instant::now();
+        // What has come and was not read yet may be a sign of life.
+        if self.serve_due || self.pulse_due().is_none_or(|due| now < due) {
+            return;
+        }
+        let Some(link) = &mut self.link else { return };
+        // Also while so much is under way that nothing more is taken from it.
+        match link.receive() {
+            Ok(read) => self.serve_due |= read,
+            Err(error) => return self.disconnect(&error),
+        }
+        let verdict = link.pulse.judge(now);
+        if verdict != Verdict::Lives {
+            tracing::error!(pid = self.held.server, ?verdict, "the server hangs and is replaced");
+            link.pulse.over();
+            self.kill_server();
+            self.upgrade_is_late();
+        }
+    }
+
+    /// Ends the server; its end will be seen.
+    pub(super) fn kill_server(&self) {
+        if let Some(server) = self.held.server {
+            // SAFETY: sends a signal to our own child, not reaped, so that the pid is its own.
+            unsafe { libc::kill(server, libc::SIGKILL) };
+        }
+    }
+
+    /// How long until the server is to be started; none while there is one, or another is about
+    /// to take over.
+    pub(super) fn server_due(&self, now: Instant) -> Option<Duration> {
+        let unwanted = self.stop.is_some() || self.link.is_some() || self.is_replacing();
+        match &self.source {
+            Source::Started(started) if !unwanted => started.due(now),
+            _ => None,
+        }
+    }
+
     /// Starts the server if there is none, and it is time.
     pub(super) fn tend_server(&mut self) {
-        if self.stop.is_some() || self.link.is_some() {
+        if !self.server_due(Instant::now()).is_some_and(|due| due.is_zero()) {
             return;
         }
         let Source::Started(started) = &mut self.source else { return };
-        if !started.due(Instant::now()).is_some_and(|due| due.is_zero()) {
-            return;
-        }
         match started.start(&mut self.spawner) {
             Ok(socket) => {
                 self.held.server = started.pid();
@@ -155,5 +255,38 @@ impl Keeper {
         if let (Source::Control(listener), true) = (&self.source, self.link.is_some()) {
             self.poller.modify(listener, Token::Control, EventFlags::empty());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_served_is_replaced_at_once_and_young_deaths_in_a_row_are_not() {
+        let launch = Box::new(Launch::new("server", ["/bin/true"]));
+        let mut started = Started::new(launch, Vec::new(), PathBuf::new()).unwrap();
+        let mut now = started.since;
+        let mut dies = |served: bool, age: Duration| {
+            if served {
+                started.serves();
+            }
+            started.since = now;
+            now += age;
+            started.ended(now);
+            started.due(now).unwrap()
+        };
+        let young = Duration::from_millis(300);
+        assert_eq!(dies(false, young), FIRST_DELAY, "it never served");
+        assert_eq!(dies(false, young), 2 * FIRST_DELAY);
+        assert_eq!(dies(true, young), Duration::ZERO);
+        assert_eq!(dies(true, young), FIRST_DELAY, "that was not the first");
+        for _ in 0..9 {
+            assert!(dies(true, young) <= LONGEST_DELAY);
+        }
+        assert_eq!(dies(true, young), LONGEST_DELAY);
+        assert_eq!(dies(true, STEADY), Duration::ZERO);
+        assert_eq!(dies(true, young), Duration::ZERO);
+        assert_eq!(dies(true, young), FIRST_DELAY);
     }
 }

@@ -28,6 +28,10 @@ pub(super) use child::Failure;
 /// Name of the variable that has the id of a process, in it and in all its descendants.
 pub(super) const COOKIE: &[u8] = b"PROCYARD_ID";
 
+/// Name of the variable that has a file below the state directory, in them as well unless they were
+/// given another environment.
+pub(super) const OUTPUT: &[u8] = b"PROCYARD_OUTPUT";
+
 /// Starts processes, one at a time.
 pub(super) struct Spawner {
     stack: clone::Stack,
@@ -139,6 +143,7 @@ impl Spawner {
         let copies = copies.map_err(Failure::of_descriptors)?;
         let sources: Vec<RawFd> = (0..3).chain(copies.iter().map(AsRawFd::as_raw_fd)).collect();
         let keep_below = 1 + sources.iter().max().copied().unwrap_or(2).cast_unsigned();
+        // Without its keeper it saves what all have printed before it ends.
         let plan = Plan { sources: &sources, keep_below, terminal: false, die_with_keeper: false };
         self.start(program, &plan, None)
     }
@@ -165,6 +170,8 @@ pub(super) struct Program {
     candidates: Vec<CString>,
     /// They come of a search in `PATH`.
     searched: bool,
+    /// The first is a way to a file that is held open, which tells people nothing.
+    held: bool,
     args: CStrings,
     env: CStrings,
     cwd: Option<CString>,
@@ -229,6 +236,7 @@ impl Program {
         Ok(Program {
             candidates: candidates(first, path),
             searched: !first.contains(&b'/'),
+            held: false,
             args: CStrings::new(args),
             env: CStrings::new(env),
             cwd,
@@ -239,9 +247,17 @@ impl Program {
         })
     }
 
+    /// The same, by this way to its file if there is one, and by the path if that fails.
+    pub(super) fn through(mut self, way: Option<CString>) -> Program {
+        self.held |= way.is_some();
+        self.candidates.splice(0..0, way);
+        self
+    }
+
     /// A failure in words, with the path that it speaks of.
     pub(super) fn explain(&self, failure: Failure) -> Refused {
         let path = match failure.step {
+            Step::Exec if self.held => self.args.first(),
             // Found in no directory: no path is the one that is missing.
             Step::Exec if failure.errno == libc::ENOENT && self.searched => self.args.first(),
             Step::Exec => self.candidates.get(failure.candidate),

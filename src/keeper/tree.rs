@@ -211,17 +211,28 @@ pub(super) fn send(pidfd: &impl AsRawFd, signal: i32) -> std::io::Result<()> {
 }
 
 /// The entries of a directory that are numbers.
-fn numbers(directory: &str) -> impl Iterator<Item = i32> {
+pub(super) fn numbers(directory: &str) -> impl Iterator<Item = i32> + use<> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 /// The value of `PROCYARD_ID` in the environment that a process began with.
 fn cookie(pid: i32) -> Option<String> {
+    let value = variable(pid, COOKIE)?;
+    Some(String::from_utf8_lossy(&value).into_owned())
+}
+
+/// The value of a variable in the environment that a process began with.
+pub(super) fn variable(pid: i32, name: &[u8]) -> Option<Vec<u8>> {
     let environ = fs::read(format!("/proc/{pid}/environ")).ok()?;
     let mut entries = environ.split(|byte| *byte == 0);
-    let value = entries.find_map(|entry| entry.strip_prefix(COOKIE)?.strip_prefix(b"="))?;
-    Some(String::from_utf8_lossy(value).into_owned())
+    let value = entries.find_map(|entry| entry.strip_prefix(name)?.strip_prefix(b"="))?;
+    Some(value.to_vec())
+}
+
+/// The parent of a process.
+pub(super) fn parent(pid: i32) -> Option<i32> {
+    Stat::read(pid).map(|stat| stat.parent)
 }
 
 /// What `/proc/PID/stat` says of a process.

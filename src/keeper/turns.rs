@@ -20,6 +20,7 @@ use super::requests::Start;
 use super::server::Source;
 use super::spawn::Spawner;
 use super::tree::Forest;
+use super::upgrade::Upgrade;
 use crate::process::KillDomain;
 use crate::protocol::{pb, socket};
 
@@ -44,6 +45,7 @@ pub(super) struct Keeper {
     pub(super) held: Table,
     pub(super) link: Option<Link>,
     pub(super) source: Source,
+    pub(super) upgrade: Option<Upgrade>,
     /// Starts that wait for their turn, and those that wait for a busy program file.
     pub(super) starts: VecDeque<Start>,
     pub(super) busy: Vec<Start>,
@@ -78,6 +80,8 @@ impl Keeper {
             }
             self.sweep();
             self.serve();
+            self.judge_server();
+            self.tend_upgrade();
             self.retry();
             self.start_queued();
             // Before kills are answered, so that by then the exit was told.
@@ -100,17 +104,16 @@ impl Keeper {
             return Some(Duration::ZERO);
         }
         let now = Instant::now();
-        let server = match &self.source {
-            Source::Started(started) if self.stop.is_none() => started.due(now),
-            _ => None,
-        };
+        let server = self.server_due(now);
         let retry = self.retry_at.map(|at| at.saturating_duration_since(now));
         let kill = (!self.kills.is_empty()).then_some(KILL_TICK);
         let stop = self.stop.as_ref().map(|stop| stop.due(now));
         let bulk =
             self.held.bulk_news_due().filter(|_| self.link.as_ref().is_some_and(Link::has_ear));
         let bulk = bulk.map(|due| due.saturating_duration_since(now));
-        [server, retry, kill, stop, bulk].into_iter().flatten().min()
+        let pulse = self.pulse_due().map(|due| due.saturating_duration_since(now));
+        let upgrade = self.upgrade_due().map(|due| due.saturating_duration_since(now));
+        [server, retry, kill, stop, bulk, pulse, upgrade].into_iter().flatten().min()
     }
 
     fn dispatch(&mut self, token: Token, flags: EventFlags) {
@@ -122,6 +125,7 @@ impl Keeper {
                 self.disconnect(&io::ErrorKind::BrokenPipe.into());
             }
             Token::Link => self.serve_due = true,
+            Token::Candidate => self.hear_candidate(),
             Token::Output(key, output) => self.capture(key, output, flags),
             Token::Input(key) => self.type_pending(key),
         }

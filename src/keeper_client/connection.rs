@@ -15,6 +15,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{Adopted, Output, Progress, Report, Spawned, Welcome, Written};
+use crate::failpoint::{self, Point};
 use crate::process::{Descendant, InputState, Refused};
 use crate::protocol::{self, decode, encode, pb, socket};
 use crate::transcript::Ring;
@@ -137,6 +138,7 @@ impl Connection {
                         self.ask(ask);
                     }
                     self.send()?;
+                    failpoint::reach(Point::KeeperAsked);
                 }
                 ready = self.stream.ready(interest) => {
                     let ready = ready?;
@@ -191,6 +193,7 @@ impl Connection {
                         reports.reports.into_iter().try_for_each(|report| self.report(report))?;
                     }
                     Some(Body::Shutdown(pb::Shutdown {})) => self.tell(Report::Shutdown),
+                    Some(Body::Retire(pb::Retire {})) => self.tell(Report::Retire),
                     // A newer keeper may tell more than this server understands.
                     None => {}
                 }
@@ -203,6 +206,7 @@ impl Connection {
         let Some(pending) = self.pending.remove(&request) else { return };
         let answered = match result {
             Some(Answer::Welcome(welcome)) => Ok(Answered::Welcome(Welcome {
+                version: welcome.version,
                 kill_domain: welcome.kill_domain().into(),
                 pid: welcome.pid,
             })),

@@ -41,7 +41,7 @@ pub struct Output {
 }
 
 impl Output {
-    pub(super) fn new(progress: watch::Receiver<Progress>) -> Output {
+    pub(crate) fn new(progress: watch::Receiver<Progress>) -> Output {
         Output { progress }
     }
 
@@ -82,6 +82,26 @@ impl Follower {
         self
     }
 
+    /// The same follower at another place.
+    pub fn again(&self, seq: u64) -> Follower {
+        let reader = self.reader.as_ref().map(|reader| reader.again(seq));
+        Follower { output: self.output.clone(), seq, total: None, reader }
+    }
+
+    /// Takes hold of the ring, if there is one: it can be read on when the keeper has forgotten it.
+    pub fn hold(&mut self) {
+        let progress = self.output.progress.borrow_and_update();
+        if self.reader.is_none() {
+            let ring = progress.ring.clone();
+            self.reader = ring.map(|ring| Reader::new(ring, self.seq).knowing(self.total));
+        }
+    }
+
+    /// The first chunk that the ring ever had, if it was taken hold of.
+    pub fn first_ever(&self) -> Option<u64> {
+        self.reader.as_ref().map(Reader::first_ever)
+    }
+
     /// The chunk that will be read next.
     pub fn next_seq(&self) -> u64 {
         self.reader.as_ref().map_or(self.seq, Reader::next_seq)
@@ -95,12 +115,7 @@ impl Follower {
     /// Takes what is there: see [`Reader::read`]. What is reported later wakes
     /// [`Follower::changed`].
     pub fn read(&mut self, max_bytes: usize) -> Batch {
-        let progress = self.output.progress.borrow_and_update();
-        if self.reader.is_none() {
-            let ring = progress.ring.clone();
-            self.reader = ring.map(|ring| Reader::new(ring, self.seq).knowing(self.total));
-        }
-        drop(progress);
+        self.hold();
         self.reader.as_mut().map(|reader| reader.read(max_bytes)).unwrap_or_default()
     }
 

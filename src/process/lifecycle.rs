@@ -76,6 +76,17 @@ pub struct Ending {
     /// Somebody wants it to be over: it is not started again.
     #[serde(default)]
     pub for_good: bool,
+    /// The signal that it was told by last. None in records of old: the one of its spec.
+    #[serde(default)]
+    pub signal: Option<i32>,
+}
+
+impl Ending {
+    /// How it is told once more, for what is left of its grace period.
+    pub fn again(&self, usual: Stop, now: Moment) -> Stop {
+        let grace = Duration::from_nanos(self.kill_at.saturating_sub(now));
+        Stop { signal: self.signal.unwrap_or(usual.signal), grace }
+    }
 }
 
 /// An order to end a process.
@@ -199,8 +210,8 @@ impl Life {
 
     /// A life that was being ended when its supervisor began anew.
     pub fn resume_stopping(ending: Ending) -> Life {
-        let Ending { why, kill_at, for_good } = ending;
-        Life::Stopping(Stopping { kill_at, for_good, ..Stopping::new(why) })
+        let Ending { why, kill_at, for_good, signal } = ending;
+        Life::Stopping(Stopping { kill_at, for_good, signal, ..Stopping::new(why) })
     }
 
     /// A life that is over goes on after a pause.
@@ -216,8 +227,8 @@ impl Life {
     /// How it is being ended, if it is.
     pub fn ending(&self) -> Option<Ending> {
         match self {
-            Life::Stopping(Stopping { why, kill_at, for_good, .. }) => {
-                Some(Ending { why: *why, kill_at: *kill_at, for_good: *for_good })
+            Life::Stopping(Stopping { why, kill_at, for_good, signal, .. }) => {
+                Some(Ending { why: *why, kill_at: *kill_at, for_good: *for_good, signal: *signal })
             }
             _ => None,
         }

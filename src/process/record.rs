@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::lifecycle::Ending;
 use super::restart::Restarts;
 use super::{Exit, Moment, Size, Spec, Status, signal};
+use crate::transcript::Figures;
 
 /// Largest structured output that an event repeats.
 const BRIEF_OUTPUT: usize = 4 << 10;
@@ -35,6 +36,10 @@ pub struct Record {
     /// Number of the first chunk of this launch.
     #[serde(default = "first_seq")]
     pub first_seq: u64,
+    /// What of this run's transcript lies in a file: all of it once it is over, and what was saved
+    /// of earlier launches if it was started again after the keeper was lost.
+    #[serde(default)]
+    pub archive: Option<Archived>,
     /// How often it was started again in this run.
     #[serde(default)]
     pub restarts: Restarts,
@@ -112,6 +117,21 @@ pub struct End {
     /// The last size of its terminal, if it had one.
     #[serde(default)]
     pub size: Option<Size>,
+    /// Bytes of input that were taken for it.
+    #[serde(default)]
+    pub typed: u64,
+}
+
+/// What of a transcript lies in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Archived {
+    /// How much there is, and was.
+    #[serde(flatten)]
+    pub figures: Figures,
+    /// Bytes of each stream, in the order of their numbers: where the next launch goes on.
+    pub offsets: [u64; 3],
+    /// Size of the file.
+    pub file_bytes: u64,
 }
 
 /// What a program wrote to the file that it was given for that.
@@ -262,6 +282,36 @@ impl Record {
         output.map_or(0, StructuredOutput::bytes)
     }
 
+    /// It is over, nothing can be added to its transcript any more, and nobody is left whom the
+    /// keeper could be asked to end: a file may take the place of what the keeper holds.
+    pub fn may_be_filed(&self) -> bool {
+        let alone = |end: &End| end.exit.as_ref().is_none_or(|exit| exit.lingering.is_empty());
+        self.end().is_some_and(|end| end.output_complete && alone(end))
+    }
+
+    /// So much of its transcript was saved, and the keeper has nothing of it any more. Descendants
+    /// may have printed since its end.
+    pub fn was_saved(&mut self, saved: Archived) {
+        self.archive = Some(saved);
+        if let Phase::Exited(End { printed, .. }) = &mut self.phase
+            && printed.next_seq < saved.figures.next_seq
+        {
+            let Figures { next_seq, total_bytes: bytes, last_time, .. } = saved.figures;
+            *printed = Printed { next_seq, bytes, last_time };
+        }
+    }
+
+    /// How much its last launch printed is known for good, even if the keeper has nothing of it.
+    pub fn is_end_known(&self) -> bool {
+        self.last_end().is_none_or(|end| end.exit.is_some() && end.output_complete)
+    }
+
+    /// It is over, and all of its transcript lies in a file.
+    pub fn is_filed(&self) -> bool {
+        let end = self.end().map(|end| end.printed.next_seq);
+        self.archive.zip(end).is_some_and(|(archived, end)| archived.figures.next_seq >= end)
+    }
+
     /// It runs, and its probe was met if it has one.
     pub fn is_ready(&self) -> bool {
         matches!(self.phase, Phase::Running(Started { ready: Some(_), .. }))
@@ -326,29 +376,7 @@ fn first_seq() -> u64 {
 
 /// What a record has until the store has given it its own spec.
 fn missing_spec() -> Arc<Spec> {
-    use super::{DEFAULT_RING, Environment, Limits, Mode, Overflow, Program, Stop, Streams};
-    Arc::new(Spec {
-        program: Program::LeftOut,
-        streams: Streams::Pipes { stdin: false, merge_stderr: false },
-        cwd: String::new(),
-        env: Environment::default(),
-        name: String::new(),
-        description: String::new(),
-        reference: String::new(),
-        labels: Default::default(),
-        owner: String::new(),
-        workspace: String::new(),
-        mode: Mode::default(),
-        service: None,
-        readiness: None,
-        queue: String::new(),
-        timeout: None,
-        stop: Stop::default(),
-        limits: Limits::default(),
-        user: None,
-        transcript_bytes: DEFAULT_RING,
-        overflow: Overflow::DropOldest,
-    })
+    Arc::new(Spec::unknown())
 }
 
 #[cfg(test)]
@@ -368,6 +396,7 @@ pub(crate) mod tests {
             launch: 1,
             printing: 1,
             first_seq: 1,
+            archive: None,
             restarts,
             create_time: 1,
             phase,
@@ -395,6 +424,7 @@ pub(crate) mod tests {
             detail: String::new(),
             output: None,
             size: None,
+            typed: 0,
         };
         Record { phase: Phase::Exited(end), ..record("a", 1) }
     }

@@ -54,12 +54,7 @@ impl Restarts {
         now: Moment,
         chance: f64,
     ) -> Verdict {
-        let again = match (restart.policy, outcome) {
-            (Policy::Never, _) | (_, Outcome::Canceled) => false,
-            (Policy::OnFailure, outcome) => outcome != Outcome::Succeeded,
-            (Policy::Always, _) => true,
-        };
-        if !again {
+        if !restart.policy.wants(outcome) {
             return Verdict::Over;
         }
         if restart.most.is_some_and(|most| self.count >= most) {
@@ -78,6 +73,17 @@ impl Restarts {
         self.count += 1;
         self.in_a_row += 1;
         Verdict::Again(after(now, pause))
+    }
+}
+
+impl Policy {
+    /// Whether one that ended like this is to be started again.
+    pub fn wants(self, outcome: Outcome) -> bool {
+        match (self, outcome) {
+            (Policy::Never, _) | (_, Outcome::Canceled) => false,
+            (Policy::OnFailure, outcome) => outcome != Outcome::Succeeded,
+            (Policy::Always, _) => true,
+        }
     }
 }
 

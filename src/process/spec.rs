@@ -66,6 +66,32 @@ pub struct Spec {
 }
 
 impl Spec {
+    /// The spec of a process of which nothing is known, on pipes.
+    pub fn unknown() -> Spec {
+        Spec {
+            program: Program::LeftOut,
+            streams: Streams::Pipes { stdin: false, merge_stderr: false },
+            cwd: String::new(),
+            env: Environment::default(),
+            name: String::new(),
+            description: String::new(),
+            reference: String::new(),
+            labels: BTreeMap::default(),
+            owner: String::new(),
+            workspace: String::new(),
+            mode: Mode::default(),
+            service: None,
+            readiness: None,
+            queue: String::new(),
+            timeout: None,
+            stop: Stop::default(),
+            limits: Limits::default(),
+            user: None,
+            transcript_bytes: super::DEFAULT_RING,
+            overflow: Overflow::DropOldest,
+        }
+    }
+
     /// The same for events: without the environment, and without a large program.
     pub fn brief(self: &Arc<Spec>) -> Arc<Spec> {
         let large = self.program.len() > BRIEF_PROGRAM;

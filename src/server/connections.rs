@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use hyper::rt::Executor;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
@@ -66,6 +67,13 @@ const MOST_RESETS: usize = 1024;
 /// How long nothing is accepted after the kernel could not give a descriptor or memory.
 const PAUSE: Duration = Duration::from_millis(250);
 
+/// How long nobody has called on a connection that is told to end, and how long that is waited for.
+/// Some client libraries lose a call that they are sending in the moment in which they are told,
+/// and say nothing by which it could be known that it may be repeated. Who is refused pauses, or
+/// comes on another connection.
+const QUIET: Duration = Duration::from_millis(20);
+const BUSY: Duration = Duration::from_millis(300);
+
 /// How long calls may take to notice that their connection is gone.
 const LAST_MOMENT: Duration = Duration::from_secs(1);
 
@@ -94,18 +102,17 @@ impl Door {
     }
 
     /// Serves until `shutdown`. Then nothing more is accepted, clients are told to call elsewhere,
-    /// and calls have `drain` to end; what is left is cut off. New clients wait in the backlog of
-    /// whoever else holds the sockets.
+    /// and calls have as long to end as it says; what is left is cut off. New clients wait in the
+    /// backlog of whoever else holds the sockets.
     pub(super) async fn serve(
         self,
         service: HttpService,
-        shutdown: impl Future<Output = ()>,
-        drain: Duration,
+        shutdown: impl Future<Output = Duration>,
     ) {
         let (alive, mut all_gone) = mpsc::channel(1);
-        let (open, closing) = watch::channel(());
+        let (close, closing) = watch::channel(Duration::ZERO);
         let tasks = Tasks { alive };
-        let hall = Hall { http: http(tasks.clone()), tasks, service, closing, drain };
+        let hall = Hall { http: http(tasks.clone()), tasks, service, closing };
         let accepting = join_all(self.listeners.iter().map(|listener| {
             let (hall, room) = (hall.clone(), self.room.clone());
             async move {
@@ -115,11 +122,12 @@ impl Door {
                 }
             }
         }));
-        tokio::select! {
-            () = shutdown => {}
-            _ = accepting, if !self.listeners.is_empty() => {}
-        }
-        drop((open, hall, self.listeners));
+        let drain = tokio::select! {
+            drain = shutdown => drain,
+            _ = accepting, if !self.listeners.is_empty() => Duration::ZERO,
+        };
+        let _ = close.send(drain);
+        drop((hall, self.listeners));
         if timeout(drain + LAST_MOMENT, all_gone.recv()).await.is_err() {
             tracing::warn!("calls are still at work after their connections were closed");
         }
@@ -179,27 +187,45 @@ struct Hall {
     http: Builder<Tasks>,
     tasks: Tasks,
     service: HttpService,
-    /// Changes, or ends, when connections have to.
-    closing: watch::Receiver<()>,
-    drain: Duration,
+    /// Changes when connections have to end, to how long they may take.
+    closing: watch::Receiver<Duration>,
 }
 
 impl Hall {
     /// Serves a connection until its end or the server's.
-    fn let_in<Io>(&self, io: Io, place: Option<OwnedSemaphorePermit>)
+    fn let_in<Io>(&self, mut socket: Socket<Io>, place: Option<OwnedSemaphorePermit>)
     where
         Io: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let Hall { http, tasks, service, mut closing, drain } = self.clone();
+        let Hall { http, tasks, service, mut closing } = self.clone();
         tasks.execute(async move {
             let service = TowerToHyperService::new(service);
-            let mut connection = pin!(http.serve_connection(TokioIo::new(io), service));
+            let (called, mut calls) = watch::channel(());
+            let service = service_fn(move |request| {
+                called.send_replace(());
+                service.call(request)
+            });
+            let quiet =
+                async move { while let Ok(Ok(())) = timeout(QUIET, calls.changed()).await {} };
+            let greeted = socket.greeted();
+            let mut connection = pin!(http.serve_connection(TokioIo::new(socket), service));
             let ended = tokio::select! {
                 ended = connection.as_mut() => Ok(ended),
                 _ = closing.changed() => {
-                    connection.as_mut().graceful_shutdown();
+                    let drain = *closing.borrow();
+                    let close = async {
+                        tokio::select! {
+                            biased;
+                            ended = connection.as_mut() => return ended,
+                            // Before, it would be cut off, though its greeting may be under way,
+                            // and a call with that.
+                            () = async { greeted.await; let _ = timeout(BUSY, quiet).await; } => {}
+                        }
+                        connection.as_mut().graceful_shutdown();
+                        connection.await
+                    };
                     // An idle one may never end by itself (hyper#4170).
-                    timeout(drain, connection).await
+                    timeout(drain, close).await
                 }
             };
             match ended {
@@ -279,8 +305,11 @@ mod tests {
             door.room = Arc::new(Semaphore::new(room));
             let routes = standard(Routes::default()).await.unwrap().routes;
             let (shutdown, asked) = oneshot::channel();
-            let asked = async { drop(asked.await) };
-            let serving = tokio::spawn(door.serve(routes, asked, Duration::from_millis(50)));
+            let asked = async {
+                drop(asked.await);
+                Duration::from_millis(50)
+            };
+            let serving = tokio::spawn(door.serve(routes, asked));
             Served { path, shutdown, serving, _directory: directory }
         }
     }

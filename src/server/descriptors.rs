@@ -1,4 +1,4 @@
-//! How many files the server may have open.
+//! How many files the server may have open, and what it makes of those that may not grow.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -9,4 +9,10 @@ pub(super) fn raise_limit() {
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
         tracing::warn!(%error, limit = limit.current, "cannot raise the limit on open files");
     }
+}
+
+/// A file that may not grow any more is a write that fails, and no reason to end.
+pub(super) fn outlive_file_limit() {
+    // SAFETY: no handler runs; the server starts no programs that would inherit this.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }

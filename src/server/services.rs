@@ -3,7 +3,9 @@
 //! Owns which services stand on the port and what wraps them all. Outermost is gRPC-Web, so that
 //! whatever is inside sees gRPC only and its errors reach both kinds of clients.
 
+use tokio::sync::watch;
 use tonic::service::Routes;
+use tonic::service::interceptor::InterceptedService;
 use tonic_health::ServingStatus;
 use tonic_health::server::{HealthReporter, health_reporter};
 use tonic_reflection::server::{Builder as Reflection, Error as ReflectionError};
@@ -14,6 +16,7 @@ use super::browsers::NoForeignPages;
 use crate::grpc::framework::{Explained, MESSAGE_LIMIT};
 use crate::grpc::pb;
 use crate::grpc::pb::process_service_server::{ProcessService, ProcessServiceServer, SERVICE_NAME};
+use crate::supervisor::{Error, Stage};
 
 /// All services behind one door.
 pub(super) type HttpService = GrpcWebService<NoForeignPages<Explained<Routes>>>;
@@ -28,12 +31,20 @@ pub(super) struct Services {
 }
 
 /// Puts together all that is served. Health says SERVING from the start: there is no door yet that
-/// it could be asked through.
-pub(super) async fn assemble<P: ProcessService>(process: P) -> Result<Services, ReflectionError> {
+/// it could be asked through. Calls that come while another server takes over are refused, before
+/// anything is done: it is that one that should be called.
+pub(super) async fn assemble<P: ProcessService>(
+    process: P,
+    stage: watch::Receiver<Stage>,
+) -> Result<Services, ReflectionError> {
     // Requests have a bound, answers none: views bound those, and an answer that is made and not
     // sent leaves its client with nothing to do about it.
     let process = ProcessServiceServer::new(process).max_decoding_message_size(MESSAGE_LIMIT);
-    standard(Routes::new(process)).await
+    let refused = move |request| match stage.borrow().is_retirement() {
+        true => Err(Error::ShuttingDown.into()),
+        false => Ok(request),
+    };
+    standard(Routes::new(InterceptedService::new(process, refused))).await
 }
 
 /// Adds the standard services, and wraps them all.
@@ -72,8 +83,24 @@ pub(super) struct Health(HealthReporter);
 impl Health {
     /// Tells load balancers and probes to send nobody here, and whoever watches, at once.
     pub(super) async fn set_not_serving(&self) {
+        self.set(ServingStatus::NotServing).await;
+    }
+
+    /// Tells them that they may come again.
+    pub(super) async fn set_serving(&self) {
+        self.set(ServingStatus::Serving).await;
+    }
+
+    /// Ends the streams of whoever watches, after the last word.
+    pub(super) async fn end(mut self) {
         for service in ["", SERVICE_NAME] {
-            self.0.set_service_status(service, ServingStatus::NotServing).await;
+            self.0.clear_service_status(service).await;
+        }
+    }
+
+    async fn set(&self, status: ServingStatus) {
+        for service in ["", SERVICE_NAME] {
+            self.0.set_service_status(service, status).await;
         }
     }
 }
@@ -137,6 +164,10 @@ mod tests {
         services.health.set_not_serving().await;
         for message in [&b""[..], &service] {
             assert_eq!(ask(&services, GRPC, CHECK, message).await.1[5..], [8, 2]);
+        }
+        services.health.set_serving().await;
+        for message in [&b""[..], &service] {
+            assert_eq!(ask(&services, GRPC, CHECK, message).await.1[5..], [8, 1]);
         }
     }
 

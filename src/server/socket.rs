@@ -5,6 +5,7 @@
 //! first bytes, and nothing else limits how long those may take; from then on each has its own
 //! deadlines, the one for headers, the other for the answer to a ping.
 
+use std::convert::Infallible;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::oneshot;
 use tokio::time::Sleep;
 
 use super::authority::{Frames, PREFACE};
@@ -29,12 +31,14 @@ pub(super) struct Socket<Io> {
 struct Greeting {
     bytes: usize,
     deadline: Pin<Box<Sleep>>,
+    /// Gone when the greeting is over: that tells whoever waits for it.
+    heard: Option<oneshot::Sender<Infallible>>,
 }
 
 impl Greeting {
     fn within(patience: Duration) -> Option<Greeting> {
         let deadline = Box::pin(tokio::time::sleep(patience));
-        Some(Greeting { bytes: PREFACE.len(), deadline })
+        Some(Greeting { bytes: PREFACE.len(), deadline, heard: None })
     }
 }
 
@@ -53,6 +57,17 @@ impl Socket<TcpStream> {
     }
 }
 
+impl<Io> Socket<Io> {
+    /// Returns when the client has told what it speaks, or will not. To be called once.
+    pub(super) fn greeted(&mut self) -> impl Future<Output = ()> + use<Io> {
+        let (heard, hears) = oneshot::channel();
+        if let Some(greeting) = &mut self.greeting {
+            greeting.heard = Some(heard);
+        }
+        async move { drop(hears.await) }
+    }
+}
+
 impl<Io: AsyncRead + Unpin> AsyncRead for Socket<Io> {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -63,7 +78,7 @@ impl<Io: AsyncRead + Unpin> AsyncRead for Socket<Io> {
         let before = buffer.filled().len();
         let read = Pin::new(io).poll_read(cx, buffer);
         let new = &mut buffer.filled_mut()[before..];
-        if let Some(Greeting { bytes, deadline }) = greeting {
+        if let Some(Greeting { bytes, deadline, heard: _ }) = greeting {
             if read.is_pending() {
                 ready!(deadline.as_mut().poll(cx));
                 let late = "nothing came that tells the protocol";

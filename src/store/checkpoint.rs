@@ -68,7 +68,8 @@ impl Checkpoints {
         }
         self.due = pages + STEP_PAGES;
         if pages >= MOST_PAGES {
-            copy(writer);
+            // The commit was good; the log only grows until the next time.
+            let _ = copy(writer);
         } else {
             self.poke();
         }
@@ -97,15 +98,18 @@ impl Drop for Checkpoints {
 }
 
 fn copy_when_poked(connection: &Connection, poked: &Receiver<()>) {
+    let mut failing = false;
     while poked.recv().is_ok() {
-        copy(connection);
+        let copied = copy(connection);
+        // Said once: on a full disk it is tried every half second.
+        if let (Err(error), false) = (&copied, failing) {
+            tracing::warn!(%error, "the store's log could not be copied into its database");
+        }
+        failing = copied.is_err();
     }
 }
 
 /// Copies what can be copied without waiting for anyone. What cannot be is left for the next time.
-fn copy(connection: &Connection) {
-    let copied = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
-    if let Err(error) = copied {
-        tracing::warn!(%error, "the store's log could not be copied into its database");
-    }
+fn copy(connection: &Connection) -> rusqlite::Result<()> {
+    connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))
 }

@@ -4,6 +4,8 @@
 //! and moving pages about would cost every commit), `mmap_size` (none: a file that is cut short
 //! would end the server by SIGBUS), `page_size` (that of the file system).
 
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -49,6 +51,26 @@ pub(super) fn checkpointer(path: &Path) -> Result<Connection, StoreError> {
 /// The connection that reads.
 pub(super) fn reader(path: &Path) -> Result<Connection, StoreError> {
     open(path, OpenFlags::SQLITE_OPEN_READ_ONLY)
+}
+
+/// A connection that only ever looks, and writes nothing to the disk, not even the memory that
+/// connections share: for a disk that is full or read-only.
+pub(super) fn glimpse(path: &Path) -> Result<Connection, StoreError> {
+    let mut name = String::from("file:");
+    for byte in path.as_os_str().as_bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'-' | b'_' => {
+                name.push(char::from(*byte));
+            }
+            _ => name.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    // Without that memory the log cannot be looked at; if it is empty, it need not be.
+    let beside = |end: &str| fs::metadata(format!("{}{end}", path.display()));
+    let log = beside("-wal").is_ok_and(|log| log.len() > 0);
+    let alone = !log && beside("-shm").is_err();
+    name.push_str(if alone { "?immutable=1" } else { "?readonly_shm=1" });
+    open(Path::new(&name), OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI)
 }
 
 fn open(path: &Path, access: OpenFlags) -> Result<Connection, StoreError> {

@@ -51,12 +51,24 @@ pub enum StoreError {
         /// The newest version that is known here.
         known: u32,
     },
+    /// It could not be brought to a newer version.
+    #[error("it cannot be brought to version {version}: {reason}")]
+    Migration {
+        /// That version.
+        version: u32,
+        /// Why.
+        #[source]
+        reason: Box<StoreError>,
+    },
     /// The file system cannot share memory between connections.
     #[error("its file system has no shared memory (journal mode {0:?}): use a local one")]
     NoLog(String),
     /// The file is no database, or a damaged one.
     #[error("it is damaged: {0}")]
     Damaged(#[source] rusqlite::Error),
+    /// The same, as was found by looking at it.
+    #[error("it is damaged: {0}")]
+    Torn(String),
     /// A row does not say what it should.
     #[error("{what} cannot be read: {source}")]
     Unreadable {
@@ -80,6 +92,27 @@ pub enum StoreError {
     /// The store has ended.
     #[error("the store has ended")]
     Ended,
+}
+
+impl StoreError {
+    /// The database is not what was written to it: SQLite says so, or a row does not have the
+    /// words that it should. A statement that fails is a mistake of ours, or a full disk, and no
+    /// reason to put a database aside.
+    pub(super) fn is_damage(&self) -> bool {
+        use rusqlite::Error;
+        match self {
+            StoreError::Damaged(_) | StoreError::Unreadable { .. } | StoreError::Torn(_) => true,
+            StoreError::Database(error) => matches!(
+                error,
+                Error::FromSqlConversionFailure(..)
+                    | Error::IntegralValueOutOfRange(..)
+                    | Error::InvalidColumnType(..)
+                    | Error::Utf8Error(..)
+            ),
+            StoreError::Open { reason, .. } => reason.is_damage(),
+            _ => false,
+        }
+    }
 }
 
 impl From<rusqlite::Error> for StoreError {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rusqlite::Connection;
 
-use super::{StoreError, rows};
+use super::{Repaired, StoreError, rows};
 use crate::events::{self, Event};
 use crate::process::Record;
 
@@ -19,6 +19,8 @@ pub struct Loaded {
     pub next_event: u64,
     /// Birth of the next record.
     pub next_birth: u64,
+    /// What became of the store when it was last repaired, if it ever was.
+    pub repaired: Option<Repaired>,
     /// The newest events, oldest first: as many as an `EventLog` keeps.
     pub tail: Vec<Arc<Event>>,
 }
@@ -28,11 +30,13 @@ impl Loaded {
         let last_event = rows::newest_event(connection)?.unwrap_or(0);
         let before_tail = last_event.saturating_sub(events::KEPT as u64);
         let tail = rows::events(connection, before_tail, events::KEPT)?;
+        let next_event = (last_event + 1).max(rows::told_event(connection)?);
         Ok(Loaded {
             instance_id: rows::instance_id(connection)?,
             records: rows::records(connection)?,
-            next_event: last_event + 1,
+            next_event,
             next_birth: rows::next_birth(connection)?,
+            repaired: rows::repaired(connection)?,
             tail: tail.into_iter().map(Arc::new).collect(),
         })
     }

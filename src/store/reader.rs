@@ -1,22 +1,58 @@
 //! The connection that reads, apart from the one that writes: neither waits for the other.
 
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError};
 
 use rusqlite::Connection;
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
-use super::StoreError;
+use super::{StoreError, database};
 
 #[derive(Clone)]
 pub(super) struct Reader {
     /// Whoever waits for it waits as a task: at most one thread reads.
-    connection: Arc<Mutex<Connection>>,
+    open: Arc<Mutex<Open>>,
+}
+
+/// How the database is read.
+pub(super) enum Open {
+    /// As usual.
+    Usual(Connection),
+    /// Anew for each question, as nothing could be written when the store was opened: what only
+    /// looks must be gone before anything else is opened, or that will only look as well.
+    Glimpse {
+        /// The database.
+        path: PathBuf,
+        /// Set when it can be written, and locked while it is looked at.
+        writable: Arc<std::sync::Mutex<bool>>,
+    },
+}
+
+impl Open {
+    fn ask<T>(
+        &mut self,
+        question: impl FnOnce(&Connection) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        if let Open::Glimpse { path, writable } = self {
+            let writable = writable.lock().unwrap_or_else(PoisonError::into_inner);
+            if !*writable {
+                return question(&database::glimpse(path)?);
+            }
+            let usual = database::reader(path)?;
+            drop(writable);
+            *self = Open::Usual(usual);
+        }
+        match self {
+            Open::Usual(connection) => question(connection),
+            Open::Glimpse { .. } => Err(StoreError::Ended),
+        }
+    }
 }
 
 impl Reader {
-    pub(super) fn new(connection: Connection) -> Reader {
-        Reader { connection: Arc::new(Mutex::new(connection)) }
+    pub(super) fn new(open: Open) -> Reader {
+        Reader { open: Arc::new(Mutex::new(open)) }
     }
 
     /// Asks one question, apart from the runtime's threads.
@@ -24,8 +60,8 @@ impl Reader {
         &self,
         question: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let connection = Arc::clone(&self.connection).lock_owned().await;
-        let answer = spawn_blocking(move || question(&connection));
+        let mut open = Arc::clone(&self.open).lock_owned().await;
+        let answer = spawn_blocking(move || open.ask(question));
         answer.await.map_err(|_| StoreError::Ended)?
     }
 }

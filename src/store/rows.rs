@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::StoreError;
+use super::{Repaired, StoreError};
 use crate::events::Event;
 use crate::process::Record;
 
@@ -72,7 +72,7 @@ pub(super) fn forget_events(connection: &Connection, seq: u64) -> Result<(), Sto
 /// All records, in the order of their birth.
 pub(super) fn records(connection: &Connection) -> Result<Vec<Record>, StoreError> {
     let mut statement = connection.prepare(
-        "SELECT id, record, spec FROM process LEFT JOIN spec USING (birth) ORDER BY birth",
+        "SELECT id, record, spec, birth FROM process LEFT JOIN spec USING (birth) ORDER BY birth",
     )?;
     let mut rows = statement.query([])?;
     let mut records = Vec::new();
@@ -80,6 +80,10 @@ pub(super) fn records(connection: &Connection) -> Result<Vec<Record>, StoreError
         let id: String = row.get(0)?;
         let what = || format!("the record of {id:?}");
         let record = Record { spec: Arc::new(read(row, 2, &what)?), ..read(row, 1, &what)? };
+        let birth = row.get::<_, i64>(3)?.cast_unsigned();
+        if (&*record.id, record.birth) != (id.as_str(), birth) {
+            return Err(StoreError::Torn(format!("{} is another's", what())));
+        }
         records.push(record);
     }
     Ok(records)
@@ -129,6 +133,30 @@ pub(super) fn next_birth(connection: &Connection) -> Result<u64, StoreError> {
     let newest = number(connection, "SELECT max(birth) FROM process")?;
     let told = number(connection, "SELECT value FROM meta WHERE key = 'next_birth'")?;
     Ok(told.unwrap_or(1).max(newest.map_or(1, |birth| birth + 1)))
+}
+
+/// The number that the next event has at least.
+pub(super) fn told_event(connection: &Connection) -> Result<u64, StoreError> {
+    let told = "SELECT max(value) FROM meta WHERE key = 'next_event'";
+    Ok(number(connection, told)?.unwrap_or(1))
+}
+
+/// What became of the store when it was last repaired.
+pub(super) fn repaired(connection: &Connection) -> Result<Option<Repaired>, StoreError> {
+    let mut statement = connection.prepare("SELECT value FROM meta WHERE key = 'repaired'")?;
+    let mut rows = statement.query([])?;
+    let Some(row) = rows.next()? else { return Ok(None) };
+    read(row, 0, &|| "what was repaired".into()).map(Some)
+}
+
+/// Keeps something that is known of the whole store.
+pub(super) fn set_meta(
+    connection: &Connection,
+    key: &str,
+    value: impl ToSql,
+) -> Result<(), StoreError> {
+    connection.execute("INSERT OR REPLACE INTO meta VALUES (?1, ?2)", params![key, value])?;
+    Ok(())
 }
 
 /// The id of this instance, made when it is first asked for.

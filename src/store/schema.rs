@@ -2,8 +2,13 @@
 //!
 //! Owns `user_version`: how many of the migrations below a database has been through. A released
 //! migration is never changed; a new one is added at the end.
+//!
+//! Words that an older version would not understand, in a record or an event, need a new version
+//! as well, though no table changes: the older one refuses it then, and would otherwise take them
+//! for damage. A migration leaves a database that the version before can still read: an upgrade
+//! may be undone while it is under way.
 
-use rusqlite::{Connection, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, TransactionBehavior};
 
 use super::StoreError;
 
@@ -46,12 +51,51 @@ pub(super) fn migrate(connection: &mut Connection, migrations: &[&str]) -> Resul
         return Err(StoreError::Newer { found, known });
     }
     for (version, migration) in (1u32..).zip(migrations).skip(found as usize) {
-        let step = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        step.execute_batch(migration)?;
-        step.pragma_update(None, "user_version", version)?;
-        step.commit()?;
+        let done = step(connection, version, migration);
+        done.map_err(|reason| match found {
+            0 => reason,
+            // Its version could use it: it is not put aside because of this one.
+            _ => StoreError::Migration { version, reason: Box::new(reason) },
+        })?;
     }
     Ok(())
+}
+
+fn step(connection: &mut Connection, version: u32, migration: &str) -> Result<(), StoreError> {
+    let step = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    step.execute_batch(migration)?;
+    step.pragma_update(None, "user_version", version)?;
+    Ok(step.commit()?)
+}
+
+/// Whether a database of the newest version has its tables. If not, their names were changed.
+pub(super) fn expect_tables(connection: &Connection) -> Result<(), StoreError> {
+    for columns in [
+        "birth, id, record FROM process INDEXED BY sqlite_autoindex_process_1",
+        "birth, spec FROM spec",
+        "seq, time, kind, process_id, spec, record FROM event",
+        "key, value FROM meta",
+    ] {
+        match connection.prepare(&format!("SELECT {columns}")) {
+            Err(error) if error.sqlite_error_code() == Some(ErrorCode::Unknown) => {
+                return Err(StoreError::Torn(error.to_string()));
+            }
+            prepared => drop(prepared?),
+        }
+    }
+    Ok(())
+}
+
+/// Whether a database has the newest version, as one that cannot be written must.
+pub(super) fn expect_newest(connection: &Connection) -> Result<(), StoreError> {
+    let found: u32 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    let known = known();
+    if found == known { Ok(()) } else { Err(StoreError::Newer { found, known }) }
+}
+
+/// The newest version.
+pub(super) fn known() -> u32 {
+    u32::try_from(MIGRATIONS.len()).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
@@ -93,7 +137,8 @@ mod tests {
     #[test]
     fn a_migration_that_fails_changes_nothing() {
         let mut connection = at_version_1();
-        migrate(&mut connection, &[VERSION_1, BREAKS_HALFWAY]).unwrap_err();
+        let refused = migrate(&mut connection, &[VERSION_1, BREAKS_HALFWAY]).unwrap_err();
+        assert!(!refused.is_damage(), "{refused}");
         assert_eq!(version(&connection), 1);
         assert!(!connection.table_exists(None, "half").unwrap());
         migrate(&mut connection, &[VERSION_1, ADDS_A_COLUMN]).unwrap();

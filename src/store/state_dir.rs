@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, OFlags};
+use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
@@ -50,6 +50,27 @@ impl StateDir {
         StateDir::lock_within(path, CLAIM, PATIENCE)
     }
 
+    /// The pid of the keeper that has claimed a directory; none: nobody has.
+    pub fn keeper(path: &Path) -> Result<Option<u32>, StoreError> {
+        let claim = held(&path.join(CLAIM))?;
+        // The number alone proves nothing: it may be out of date, or of another pid namespace.
+        let found = claim.and_then(|file| Some((holder(&file)?, file)));
+        Ok(found.filter(|(pid, file)| StateDir::is_open_in(*pid, file)).map(|(pid, _)| pid))
+    }
+
+    /// Whether a process has a file open.
+    pub fn is_open_in(pid: u32, file: &File) -> bool {
+        let Ok(file) = file.metadata() else { return false };
+        let is_same = |found: fs::Metadata| (found.dev(), found.ino()) == (file.dev(), file.ino());
+        let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        descriptors.filter_map(|fd| fs::metadata(fd.path()).ok()).any(is_same)
+    }
+
+    /// The lock of the server that uses a directory; none: none does.
+    pub fn server(path: &Path) -> Result<Option<File>, StoreError> {
+        held(&path.join(LOCK))
+    }
+
     /// Where it is: absolute, without symbolic links.
     pub fn path(&self) -> &Path {
         &self.path
@@ -63,9 +84,16 @@ impl StateDir {
         make(path)?;
         let path = fs::canonicalize(path).map_err(cannot("find", path))?;
         narrow(&path)?;
-        let file = private_file(&path.join(name))?;
+        let name = path.join(name);
+        let mut file = lock_file(&name)?;
+        let mut read_only = true;
         let deadline = Instant::now() + patience;
         while let Err(errno) = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            if errno == Errno::BADF && std::mem::take(&mut read_only) {
+                // NFS locks for one alone only what can be written.
+                file = private_file(&name)?;
+                continue;
+            }
             if errno != Errno::WOULDBLOCK && errno != Errno::INTR {
                 return Err(cannot("lock", &path)(errno.into()));
             }
@@ -75,8 +103,23 @@ impl StateDir {
             thread::sleep(RETRY);
         }
         // Only for the message to whoever comes second: a full disk is no reason to fail here.
-        let _ = file.write_all_at(format!("{:<10}\n", std::process::id()).as_bytes(), 0);
+        let pid = format!("{:<10}\n", std::process::id());
+        let _ = private_file(&name).map(|file| file.write_all_at(pid.as_bytes(), 0));
         Ok(StateDir { path, _lock: Arc::new(file) })
+    }
+}
+
+/// A file that somebody has locked; none: nobody has.
+fn held(path: &Path) -> Result<Option<File>, StoreError> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        file => file.map_err(cannot("open", path))?,
+    };
+    // What stands there may be of one that was killed. Who wants it right now waits for longer
+    // than this takes.
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
+        Err(Errno::WOULDBLOCK) => Ok(Some(file)),
+        locked => locked.map(|()| None).map_err(|errno| cannot("lock", path)(errno.into())),
     }
 }
 
@@ -91,6 +134,16 @@ pub(super) fn private_file(path: &Path) -> Result<File, StoreError> {
     if found.mode() & 0o177 != 0 {
         file.set_permissions(Permissions::from_mode(0o600)).map_err(cannot("protect", path))?;
     }
+    Ok(file)
+}
+
+/// A file to be locked, made if it is missing. Held open to be read only: nothing of a keeper then
+/// stands against a file system that is made read-only, and a server can begin on one that is.
+fn lock_file(path: &Path) -> Result<File, StoreError> {
+    let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::from_raw_mode(0o600));
+    let file = File::from(file.map_err(|errno| cannot("open", path)(errno.into()))?);
+    ours(path, &file.metadata().map_err(cannot("look at", path))?)?;
     Ok(file)
 }
 
@@ -183,6 +236,16 @@ mod tests {
         let path = first.path().display();
         let pid = std::process::id();
         assert_eq!(refused.to_string(), format!("{path} is used by another procyard (pid {pid})"));
+    }
+
+    #[test]
+    fn a_keeper_is_found_as_long_as_it_lives() {
+        let place = tempfile::tempdir().unwrap();
+        assert_eq!(StateDir::keeper(place.path()).unwrap(), None);
+        let claimed = StateDir::claim(place.path()).unwrap();
+        assert_eq!(StateDir::keeper(place.path()).unwrap(), Some(std::process::id()));
+        drop(claimed);
+        assert_eq!(StateDir::keeper(place.path()).unwrap(), None);
     }
 
     #[test]

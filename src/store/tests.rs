@@ -220,26 +220,16 @@ fn a_newer_database_is_refused_and_named() {
 }
 
 #[test]
-fn what_is_no_database_is_refused_and_left_alone() {
-    let place = place();
-    let path = place.path().join(DATABASE);
-    let nonsense = "no database at all ".repeat(500);
-    fs::write(&path, &nonsense).unwrap();
-    let refused = refusal(place.path());
-    assert!(refused.contains("procyard.db: it is damaged: "), "{refused}");
-    assert_eq!(fs::read_to_string(&path).unwrap(), nonsense);
-}
-
-#[test]
-fn a_row_that_cannot_be_read_is_named() {
+fn a_row_that_cannot_be_read_costs_that_row() {
     let place = place();
     drop(open(place.path()));
     let connection = rusqlite::Connection::open(place.path().join(DATABASE)).unwrap();
     connection.execute("INSERT INTO process VALUES (1, 'a', '{}')", []).unwrap();
     connection.execute("INSERT INTO spec VALUES (1, '{}')", []).unwrap();
     drop(connection);
-    let refused = refusal(place.path());
-    assert!(refused.contains("the record of \"a\" cannot be read: missing field"), "{refused}");
+    let (_store, loaded) = open(place.path());
+    assert!(loaded.records.is_empty());
+    assert_eq!(loaded.repaired.unwrap().lost_records, 1);
 }
 
 fn refusal(path: &Path) -> String {

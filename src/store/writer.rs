@@ -3,9 +3,10 @@
 //! It sleeps until there is something to do, and lives on when a commit fails. Words are turned
 //! into JSON here, not by whoever hands them over.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::thread::{self, JoinHandle};
 
@@ -13,7 +14,9 @@ use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use super::checkpoint::Checkpoints;
-use super::{Change, DATABASE, Limits, StateDir, StoreError, rows};
+use super::damage::Damage;
+use super::{Change, DATABASE, Limits, StateDir, StoreError, database, rows};
+use crate::failpoint::{self, Point};
 
 /// Events beyond the limit before the oldest are forgotten, so that few commits pay for it.
 const TRIM_STEP: u64 = 64;
@@ -39,16 +42,25 @@ pub(super) struct Writer {
     /// Unbounded: the supervisor has one batch under way at a time.
     batches: Option<Sender<Batch>>,
     thread: Option<JoinHandle<()>>,
+    writable: Arc<Mutex<bool>>,
 }
 
 impl Writer {
-    /// The lock on the directory is held until the last batch is written.
+    /// The lock on the directory is held until the last batch is written. Without a connection,
+    /// as nothing can be written at present, each batch tries to make one.
     pub(super) fn start(
-        connection: Connection,
+        connection: Option<Connection>,
+        oldest_event: u64,
         limits: Limits,
         directory: StateDir,
+        damage: Arc<Damage>,
     ) -> Result<Writer, StoreError> {
-        let pen = Pen::new(connection, &directory.path().join(DATABASE), limits)?;
+        let path = directory.path().join(DATABASE);
+        let open = connection.map(|connection| Open::new(connection, &path)).transpose()?;
+        let max_events = limits.max_events.max(1);
+        let writable = Arc::new(Mutex::new(open.is_some()));
+        let pen = Pen { open, path, max_events, oldest_event, writable, damage };
+        let writable = Arc::clone(&pen.writable);
         let (batches, received) = channel();
         let thread = thread::Builder::new()
             .name("store".into())
@@ -57,7 +69,12 @@ impl Writer {
                 drop(directory);
             })
             .map_err(StoreError::Thread)?;
-        Ok(Writer { batches: Some(batches), thread: Some(thread) })
+        Ok(Writer { batches: Some(batches), thread: Some(thread), writable })
+    }
+
+    /// Whether there is a connection by now. It is locked while one is made.
+    pub(super) fn writable(&self) -> &Arc<Mutex<bool>> {
+        &self.writable
     }
 
     pub(super) fn commit(&self, changes: Vec<Change>) -> Commit {
@@ -81,39 +98,55 @@ impl Drop for Writer {
 
 /// What the thread holds.
 struct Pen {
-    // First, so that its connection goes before the writer's.
-    checkpoints: Checkpoints,
-    connection: Connection,
+    open: Option<Open>,
+    path: PathBuf,
     max_events: u64,
     /// No event before this one is kept.
     oldest_event: u64,
+    writable: Arc<Mutex<bool>>,
+    damage: Arc<Damage>,
+}
+
+/// The database, as it is written.
+struct Open {
+    // First, so that its connection goes before the writer's.
+    checkpoints: Checkpoints,
+    connection: Connection,
+}
+
+impl Open {
+    fn new(mut connection: Connection, path: &Path) -> Result<Open, StoreError> {
+        let checkpoints = Checkpoints::start(&mut connection, path)?;
+        Ok(Open { checkpoints, connection })
+    }
 }
 
 impl Pen {
-    fn new(mut connection: Connection, path: &Path, limits: Limits) -> Result<Pen, StoreError> {
-        let oldest_event = rows::oldest_event(&connection)?.unwrap_or(1);
-        let checkpoints = Checkpoints::start(&mut connection, path)?;
-        Ok(Pen { checkpoints, connection, max_events: limits.max_events.max(1), oldest_event })
-    }
-
     fn write(mut self, batches: &Receiver<Batch>) {
         for Batch { changes, done } in batches {
             let committed = self.commit(&changes);
+            let committed = self.damage.heed(committed);
             let failed = committed.is_err();
             // Before the checkpoint, for whoever waits; nobody may.
             let _ = done.send(committed);
-            if failed {
-                self.checkpoints.after_failure();
-            } else {
-                self.checkpoints.after_commit(&self.connection);
+            match &mut self.open {
+                Some(open) if failed => open.checkpoints.after_failure(),
+                Some(open) => open.checkpoints.after_commit(&open.connection),
+                None => {}
             }
         }
     }
 
     fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
-        let connection = &self.connection;
+        if self.open.is_none() {
+            let mut writable = self.writable.lock().unwrap_or_else(PoisonError::into_inner);
+            self.open = Some(Open::new(database::writer(&self.path)?, &self.path)?);
+            *writable = true;
+        }
+        let Some(Open { connection, .. }) = &self.open else { return Err(StoreError::Ended) };
         connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
-        let oldest = self.apply(changes).and_then(|oldest| {
+        let oldest = self.apply(connection, changes).and_then(|oldest| {
+            failpoint::reach(Point::CommitWritten);
             connection.prepare_cached("COMMIT")?.execute([])?;
             Ok(oldest)
         });
@@ -122,12 +155,12 @@ impl Pen {
             connection.execute_batch("ROLLBACK")?;
         }
         self.oldest_event = oldest?;
+        failpoint::reach(Point::CommitDone);
         Ok(())
     }
 
     /// Writes all, and forgets what has become too old. Tells the oldest event that is left.
-    fn apply(&self, changes: &[Change]) -> Result<u64, StoreError> {
-        let connection = &self.connection;
+    fn apply(&self, connection: &Connection, changes: &[Change]) -> Result<u64, StoreError> {
         let (mut newest, mut events) = (0, 0);
         for change in changes {
             match change {
@@ -160,9 +193,7 @@ fn oldest_to_keep(oldest: u64, newest: u64, came: u64, max_events: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use super::super::{database, schema};
+    use super::super::schema;
     use super::*;
     use crate::process::Program;
     use crate::process::record::tests::record;
@@ -194,7 +225,7 @@ mod tests {
         let mut connection = database::writer(&directory.path().join(DATABASE)).unwrap();
         schema::migrate(&mut connection, schema::MIGRATIONS).unwrap();
         connection.pragma_update_and_check(None, "max_page_count", 20, |_| Ok(())).unwrap();
-        let writer = Writer::start(connection, Limits { max_events: 1 }, directory).unwrap();
+        let writer = start(connection, directory);
 
         let small = |id: &str, birth| Change::Insert(Arc::new(record(id, birth)));
         let mut large = record("large", 2);
@@ -212,11 +243,16 @@ mod tests {
         let mut connection = database::writer(&directory.path().join(DATABASE)).unwrap();
         schema::migrate(&mut connection, schema::MIGRATIONS).unwrap();
         connection.pragma_update(None, "query_only", true).unwrap();
-        let writer = Writer::start(connection, Limits { max_events: 1 }, directory).unwrap();
+        let writer = start(connection, directory);
         for _ in 0..2 {
             let refused = wait(writer.commit(vec![Change::Insert(Arc::new(record("a", 1)))]));
             assert_eq!(refused.unwrap_err().to_string(), "attempt to write a readonly database");
         }
+    }
+
+    fn start(connection: Connection, directory: StateDir) -> Writer {
+        let damage = Damage::new(directory.path());
+        Writer::start(Some(connection), 1, Limits { max_events: 1 }, directory, damage).unwrap()
     }
 
     fn wait(commit: Commit) -> Result<(), StoreError> {

@@ -11,11 +11,13 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::Instant;
 
+use super::archives::Archives;
 use super::effects::{Action, Effects};
 use super::launch::Ground;
 use super::registry::Registry;
 use super::state::{Call, Input, Now, State};
 use crate::events::EventLog;
+use crate::failpoint::{self, Point};
 use crate::keeper_client::{Keeper, Report, Reports};
 use crate::store::{Commit, Store, StoreError};
 
@@ -32,6 +34,14 @@ pub(super) const READERS: usize = 4;
 /// Pause before a commit that failed is tried again.
 const RETRY: Duration = Duration::from_millis(500);
 
+/// How long a commit may take before what is asked of the keeper waits for it no more: usual ones
+/// take less than a millisecond, and few on a busy disk as much as this.
+const SLOW: Duration = Duration::from_millis(250);
+
+/// How long calls have to finish when another server takes over: all but those that wait for
+/// something take milliseconds. What is left ends with an error that says to come again.
+const FINISHING: Duration = Duration::from_millis(500);
+
 /// What the supervisor works with.
 pub(super) struct Actor {
     pub(super) state: State,
@@ -43,6 +53,7 @@ pub(super) struct Actor {
     pub(super) ground: Arc<Ground>,
     /// Bounds how many structured outputs are read at a time, and so the memory that this takes.
     pub(super) readers: Arc<Semaphore>,
+    pub(super) archives: Arc<Archives>,
     pub(super) calls: mpsc::Receiver<Call>,
     pub(super) stage: watch::Sender<Stage>,
     pub(super) queue: Queue,
@@ -59,8 +70,20 @@ pub enum Stage {
     Stopping,
     /// Everything that ran has ended, and that is recorded.
     AllOver,
+    /// Told that another server takes over: nobody waits for anything any more, everything that
+    /// runs runs on.
+    Retiring,
+    /// The same, and calls had time to finish: whatever is left ends.
+    Retired,
     /// The keeper is gone.
     Orphaned,
+}
+
+impl Stage {
+    /// Another server takes over, or has.
+    pub fn is_retirement(self) -> bool {
+        matches!(self, Stage::Retiring | Stage::Retired)
+    }
 }
 
 /// What waits for its commit.
@@ -71,8 +94,16 @@ pub(super) struct Queue {
     committing: Option<(Commit, Effects)>,
     /// Not before this moment, because a commit has failed.
     retry_at: Option<Instant>,
+    /// How often it has failed in a row.
+    failures: u64,
+    /// When the commit under way takes long.
+    slow_at: Option<Instant>,
+    /// It does.
+    slow: bool,
     /// Not before this moment, because nobody waits for what was gathered.
     patient_until: Option<Instant>,
+    /// When nothing is waited for any more, because another server takes over.
+    retired_at: Option<Instant>,
     /// Answers of the keeper: no more than questions were asked, of which each process has few.
     answers: (mpsc::UnboundedSender<Input>, mpsc::UnboundedReceiver<Input>),
 }
@@ -82,15 +113,17 @@ impl Queue {
     pub(super) fn answers(&self) -> mpsc::UnboundedSender<Input> {
         self.answers.0.clone()
     }
-}
 
-impl Queue {
     pub(super) fn new(gathered: Effects) -> Queue {
         Queue {
             gathered,
             committing: None,
             retry_at: None,
+            failures: 0,
+            slow_at: None,
+            slow: false,
             patient_until: None,
+            retired_at: None,
             answers: mpsc::unbounded_channel(),
         }
     }
@@ -101,13 +134,15 @@ enum Woken {
     Committed(Result<(), StoreError>),
     Due,
     Retry,
+    Slow,
     PatienceOver,
+    Retired,
     KeeperGone,
     NobodyLeft,
 }
 
 impl Actor {
-    /// Runs until the keeper is gone or nobody can call any more.
+    /// Runs until the keeper is gone, another server takes over, or nobody can call any more.
     pub(super) async fn run(mut self) {
         self.flush();
         loop {
@@ -120,14 +155,15 @@ impl Actor {
                     let effects = self.state.try_again(now());
                     self.gather(effects);
                 }
+                Woken::Slow => self.hurry(),
                 Woken::PatienceOver => {
                     self.queue.patient_until = None;
                     self.queue.gathered.patient = false;
                 }
-                Woken::KeeperGone => {
-                    self.reach(Stage::Orphaned);
-                    return;
-                }
+                // Whoever still waits for an answer learns that there is none. What was begun is
+                // gone on with by the next server, as if this one had died.
+                Woken::Retired => return self.reach(Stage::Retired),
+                Woken::KeeperGone => return self.reach(Stage::Orphaned),
                 Woken::NobodyLeft => return,
             }
             self.tick();
@@ -137,7 +173,7 @@ impl Actor {
 
     async fn select(&mut self) -> Woken {
         let wake_at = self.state.wake_at(now()).map(instant);
-        let (retry_at, patient_until) = (self.queue.retry_at, self.queue.patient_until);
+        let Queue { retry_at, slow_at, patient_until, retired_at, .. } = self.queue;
         let at = |at: Option<Instant>| at.unwrap_or_else(Instant::now);
         tokio::select! {
             biased;
@@ -153,8 +189,12 @@ impl Actor {
             },
             () = tokio::time::sleep_until(at(wake_at)), if wake_at.is_some() => Woken::Due,
             () = tokio::time::sleep_until(at(retry_at)), if retry_at.is_some() => Woken::Retry,
+            () = tokio::time::sleep_until(at(slow_at)), if slow_at.is_some() => Woken::Slow,
             () = tokio::time::sleep_until(at(patient_until)), if patient_until.is_some() => {
                 Woken::PatienceOver
+            }
+            () = tokio::time::sleep_until(at(retired_at)), if retired_at.is_some() => {
+                Woken::Retired
             }
         }
     }
@@ -163,6 +203,7 @@ impl Actor {
     fn tick(&mut self) {
         let now = now();
         if self.state.wake_at(now).is_some_and(|at| at <= now.moment) {
+            failpoint::reach(Point::TimeCome);
             let effects = self.state.apply(Input::Tick, now);
             self.gather(effects);
         }
@@ -173,8 +214,10 @@ impl Actor {
         let mut next = Some(input);
         let mut taken = 0;
         while let Some(input) = next.take() {
-            if matches!(input, Input::Report(Report::Shutdown)) {
-                self.reach(Stage::Stopping);
+            match &input {
+                Input::Report(Report::Shutdown) => self.reach(Stage::Stopping),
+                Input::Report(Report::Retire) => self.retire(),
+                _ => {}
             }
             next = self.state.overtaken(&input);
             if let Some(input) = self.read_output(input) {
@@ -188,6 +231,12 @@ impl Actor {
         }
     }
 
+    /// Another server takes over. Nothing is recorded of that.
+    fn retire(&mut self) {
+        self.queue.retired_at = Some(Instant::now() + FINISHING);
+        self.reach(Stage::Retiring);
+    }
+
     /// An input that is there already.
     fn ready(&mut self) -> Option<Input> {
         let report = self.reports.try_next().map(Input::Report);
@@ -195,10 +244,11 @@ impl Actor {
         answer.or_else(|| self.calls.try_recv().ok().map(Input::Call))
     }
 
-    /// Keeps what follows until it is committed. While that fails, what changes nothing and what
-    /// is asked of the keeper does not wait: who is to be ended must end, recorded or not.
+    /// Keeps what follows until it is committed. While that fails or takes long, what changes
+    /// nothing and what is asked of the keeper does not wait: who is to be ended must end, recorded
+    /// or not.
     fn gather(&mut self, mut effects: Effects) {
-        if self.queue.retry_at.is_some() {
+        if self.queue.retry_at.is_some() || self.queue.slow {
             let urgent = effects.take_urgent();
             self.perform(urgent);
         }
@@ -227,31 +277,61 @@ impl Actor {
         }
         // The changes go along and come back should they fail: see `committed`.
         effects.changes = changes.clone();
+        failpoint::reach(Point::CommitHanded);
         self.queue.committing = Some((self.store.commit(changes), effects));
+        self.queue.slow_at = Some(Instant::now() + SLOW);
     }
 
     fn committed(&mut self, result: Result<(), StoreError>) {
         let Some((_, mut effects)) = self.queue.committing.take() else { return };
+        (self.queue.slow_at, self.queue.slow) = (None, false);
         let Err(error) = result else {
+            failpoint::reach(Point::CommitHeard);
+            let failures = std::mem::take(&mut self.queue.failures);
+            if failures > 0 {
+                tracing::info!(failures, "commits succeed again");
+            }
             self.perform(effects);
             return;
         };
-        tracing::error!(%error, "a commit failed and will be tried again");
-        let begun = effects.begun.clone();
-        effects.forget_begun();
-        let urgent = effects.take_urgent();
-        let refused = self.state.not_committed(&begun, &error.to_string());
-        let later = std::mem::replace(&mut self.queue.gathered, effects);
-        self.queue.gathered.append(later);
+        if self.queue.failures == 0 {
+            tracing::error!(%error, "a commit failed and will be tried again");
+        }
+        self.queue.failures += 1;
+        effects.append(std::mem::take(&mut self.queue.gathered));
+        let refused = self.state.not_committed(&mut effects, &error.to_string());
+        let mut urgent = effects.take_recovered();
+        urgent.append(effects.take_urgent());
+        self.queue.gathered = effects;
         self.queue.retry_at = Some(Instant::now() + RETRY);
         self.perform(urgent);
         self.perform(refused);
+    }
+
+    /// A commit takes long: what cannot wait does not.
+    fn hurry(&mut self) {
+        (self.queue.slow_at, self.queue.slow) = (None, true);
+        if *self.stage.borrow() == Stage::Recovering
+            && let Some((_, effects)) = &mut self.queue.committing
+        {
+            // Nobody was let in yet: all of it was there before.
+            let recovered = effects.take_recovered();
+            self.perform(recovered);
+        }
+        let committing = self.queue.committing.iter_mut().map(|(_, effects)| effects);
+        let urgent: Vec<Effects> = committing
+            .chain([&mut self.queue.gathered])
+            .filter(|effects| !effects.changes.is_empty())
+            .map(Effects::take_urgent)
+            .collect();
+        urgent.into_iter().for_each(|urgent| self.perform(urgent));
     }
 
     fn perform(&mut self, effects: Effects) {
         for action in effects.actions {
             self.act(action);
         }
+        failpoint::reach(Point::Performed);
     }
 
     /// Tells how far the supervisor is. It only ever goes on.
@@ -279,6 +359,7 @@ impl Actor {
             Action::Tell(event) => {
                 tracing::debug!(seq = event.seq, id = %event.record.id, "{:?}", event.kind);
                 self.events.publish(event);
+                failpoint::reach(Point::EventTold);
             }
             Action::Spawn { record, earlier } => self.spawn(record, earlier),
             Action::Probe { record, entry, held } => self.probe(&record, &entry, held),
@@ -287,6 +368,8 @@ impl Actor {
             Action::Release(key) => self.release(key),
             Action::KillStray(key) => self.free_rest(key, Vec::new()),
             Action::FreeRest { key, replies } => self.free_rest(key, replies),
+            Action::Archive { record, key, ring } => self.archive(record, key, ring),
+            Action::RemoveTranscript { birth, run } => self.remove_transcript(birth, run),
             Action::RemoveScript(record) => self.remove_script(record),
             // Whoever asked may have gone: a process is not theirs to take along.
             Action::AnswerStart(reply, answer) => drop(reply.send(answer)),

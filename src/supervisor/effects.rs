@@ -1,5 +1,7 @@
 //! What follows from an input: what is committed, and what is done once it is.
 
+mod forgetting;
+
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
@@ -10,6 +12,7 @@ use crate::events::Event;
 use crate::process::lifecycle::Ask;
 use crate::process::{Descendant, Record};
 use crate::store::Change;
+use crate::transcript::Ring;
 
 /// Where an answer goes. Whoever asked may have stopped waiting.
 pub(super) type Reply<T> = oneshot::Sender<Result<T, Error>>;
@@ -43,8 +46,23 @@ pub(super) struct Effects {
     pub(super) actions: Vec<Action>,
     /// Nobody waits for this: it may share a commit with what comes next.
     pub(super) patient: bool,
-    /// Processes that exist only if the changes are committed.
-    pub(super) begun: Vec<Arc<str>>,
+    /// What exists only if the changes are committed.
+    pub(super) begun: Vec<Beginning>,
+}
+
+/// A process that is new, or a new run of one.
+pub(super) struct Beginning {
+    pub(super) id: Arc<str>,
+    pub(super) birth: u64,
+    pub(super) run: u32,
+    /// What there was before; none: it is new.
+    pub(super) before: Option<Before>,
+}
+
+/// A finished process, as it was before it was run again.
+pub(super) struct Before {
+    pub(super) record: Arc<Record>,
+    pub(super) held: Option<Held>,
 }
 
 /// Something to be done.
@@ -59,8 +77,8 @@ pub(super) enum Action {
     Leave(Arc<Record>),
     /// Tells watchers.
     Tell(Arc<Event>),
-    /// Asks the keeper to start a process.
-    Spawn { record: Arc<Record>, earlier: Option<Earlier> },
+    /// Asks the keeper to start a process, once who outlived its earlier launch was ended.
+    Spawn { record: Arc<Record>, earlier: Option<Held> },
     /// Finds out when a process is ready.
     Probe { record: Arc<Record>, entry: Arc<Entry>, held: Held },
     /// Asks the keeper something about a tree, for the life of the process.
@@ -73,6 +91,10 @@ pub(super) enum Action {
     KillStray(u64),
     /// Kills and forgets who outlived a process that is freed.
     FreeRest { key: u64, replies: Vec<Reply<()>> },
+    /// Writes the transcript of a finished process to a file.
+    Archive { record: Arc<Record>, key: u64, ring: Arc<Ring> },
+    /// Removes the transcript of a run from the disk.
+    RemoveTranscript { birth: u64, run: u32 },
     /// Removes the file of a script.
     RemoveScript(Arc<Record>),
     /// Answers a start.
@@ -89,14 +111,6 @@ pub(super) enum Action {
     AllOver,
 }
 
-/// What the keeper holds of an earlier launch of the same process. It is over; who outlived it is
-/// ended before the next one begins.
-pub(super) struct Earlier {
-    pub(super) held: Held,
-    /// Its transcript goes on; otherwise it is freed.
-    pub(super) goes_on: bool,
-}
-
 impl Effects {
     pub(super) fn is_empty(&self) -> bool {
         self.changes.is_empty() && self.actions.is_empty()
@@ -110,28 +124,24 @@ impl Effects {
         self.begun.append(&mut later.begun);
     }
 
-    /// What need not wait for a commit that may be long in coming: everything, if nothing changes;
-    /// else what is asked of the keeper about processes that are to end, or to become ready in time.
+    /// What need not wait for a commit that may be long in coming: everything, if nothing changes,
+    /// but that all is over, which holds when all is recorded; else what is asked of the keeper
+    /// about processes that are to end, or to become ready in time.
     pub(super) fn take_urgent(&mut self) -> Effects {
-        if self.changes.is_empty() {
-            return std::mem::take(self);
-        }
-        let urgent =
-            |action: &mut Action| matches!(action, Action::Ask { .. } | Action::Probe { .. });
+        let unchanged = self.changes.is_empty();
+        let urgent = |action: &mut Action| match action {
+            Action::Ask { .. } | Action::Probe { .. } => true,
+            Action::AllOver => false,
+            _ => unchanged,
+        };
         Effects { actions: self.actions.extract_if(.., urgent).collect(), ..Effects::default() }
     }
 
-    /// Forgets processes that will not exist, with all that was to be done for them.
-    pub(super) fn forget_begun(&mut self) {
-        let begun = std::mem::take(&mut self.begun);
-        self.changes.retain(|change| match change {
-            Change::Insert(record) => !begun.contains(&record.id),
-            _ => true,
-        });
-        self.actions.retain(|action| match action {
-            Action::Enter(entry) => !begun.contains(&entry.seen().record.id),
-            Action::Spawn { record, .. } => !begun.contains(&record.id),
-            _ => true,
-        });
+    /// What was taken over can be shown as it was recorded, though what became of it since cannot
+    /// be recorded yet: only of that is anything left here.
+    pub(super) fn take_recovered(&mut self) -> Effects {
+        let recovered =
+            |action: &mut Action| matches!(action, Action::Enter(_) | Action::Recovered);
+        Effects { actions: self.actions.extract_if(.., recovered).collect(), ..Effects::default() }
     }
 }

@@ -5,18 +5,21 @@
 use std::sync::Arc;
 
 use super::actor::Actor;
-use super::effects::{Earlier, Killed, Reply};
+use super::archives::Archives;
+use super::effects::{Killed, Reply};
 use super::error::Error;
 use super::launch::Ground;
 use super::readiness::{Candidate, ready};
 use super::registry::{Entry, Held, Seen};
 use super::state::Input;
+use crate::failpoint::{self, Point};
 use crate::keeper_client::{Keeper, Report, Spawned};
 use crate::process::lifecycle::Ask;
 use crate::process::{Record, State, signal};
+use crate::transcript::Ring;
 
 impl Actor {
-    pub(super) fn spawn(&self, record: Arc<Record>, earlier: Option<Earlier>) {
+    pub(super) fn spawn(&self, record: Arc<Record>, earlier: Option<Held>) {
         let (keeper, answers) = (self.keeper.clone(), self.queue.answers());
         let ground = Arc::clone(&self.ground);
         tokio::spawn(async move {
@@ -63,10 +66,12 @@ impl Actor {
     pub(super) fn ask(&self, id: Arc<str>, key: u64, ask: Ask) {
         let (keeper, answers) = (self.keeper.clone(), self.queue.answers());
         tokio::spawn(async move {
+            failpoint::reach(Point::SignalAsked);
             let members = match ask {
                 Ask::Signal(signal) => keeper.kill_tree(key, signal).await,
                 Ask::Look => keeper.members(key).await,
             };
+            failpoint::reach(Point::SignalAnswered);
             // Refused only if it is gone already.
             let members = members.unwrap_or_default();
             let _ = answers.send(Input::Answered { id, ask, members });
@@ -94,7 +99,9 @@ impl Actor {
             if !ended.is_empty() {
                 tracing::warn!(key, ?ended, "ended what no record knows any more");
             }
+            failpoint::reach(Point::StrayEnded);
             let _ = keeper.release(key).await;
+            failpoint::reach(Point::StrayFreed);
             for reply in replies {
                 let _ = reply.send(Ok(()));
             }
@@ -110,6 +117,7 @@ impl Actor {
     /// that was read.
     pub(super) fn read_output(&mut self, input: Input) -> Option<Input> {
         let Input::Report(Report::Exited { key, exit }) = input else { return Some(input) };
+        failpoint::reach(Point::ExitReported);
         let record = self.state.launched(key);
         let Some(record) = record.filter(|record| self.ground.outputs.is_there(record)) else {
             return Some(Input::Report(Report::Exited { key, exit }));
@@ -120,9 +128,33 @@ impl Actor {
         tokio::spawn(async move {
             let _permit = readers.acquire().await;
             let read = tokio::task::spawn_blocking(move || ground.outputs.read(&record)).await;
+            failpoint::reach(Point::OutputRead);
             let _ = answers.send(Input::Exited { key, exit, output: read.unwrap_or_default() });
         });
         None
+    }
+
+    /// Has a transcript written to a file.
+    pub(super) fn archive(&self, record: Arc<Record>, key: u64, ring: Arc<Ring>) {
+        let (archives, answers) = (Arc::clone(&self.archives), self.queue.answers());
+        tokio::spawn(async move {
+            let of = Arc::clone(&record);
+            let write = move |archives: &Archives| archives.write(&of, &ring, true);
+            let result = archives.in_turn(write).await.map(|written| written.archived);
+            let _ = answers.send(Input::Archived { record, key, result });
+        });
+    }
+
+    /// Removes what was written, after whoever writes it now: from here on nobody begins to.
+    pub(super) fn remove_transcript(&self, birth: u64, run: u32) {
+        let archives = Arc::clone(&self.archives);
+        tokio::spawn(async move {
+            let remove = move |archives: &Archives| {
+                archives.remove(birth, run);
+                Ok(())
+            };
+            let _ = archives.in_turn(remove).await;
+        });
     }
 
     /// Removes what a program has set: it is recorded, or nobody will ask for it.
@@ -139,11 +171,12 @@ async fn start(
     keeper: &Keeper,
     ground: Arc<Ground>,
     record: Arc<Record>,
-    earlier: Option<Earlier>,
+    earlier: Option<Held>,
 ) -> Result<Spawned, Error> {
+    failpoint::reach(Point::LaunchBegun);
     let id = Arc::clone(&record.id);
     let first_seq = match earlier {
-        Some(earlier) => free(keeper, earlier).await.max(record.first_seq),
+        Some(earlier) => end_rest(keeper, earlier).await.max(record.first_seq),
         None => record.first_seq,
     };
     // What takes its time is done elsewhere.
@@ -158,7 +191,9 @@ async fn start(
     let mut launch = launch.map_err(|error| Error::Store(format!("the script: {error}")))?;
     launch.first_seq = first_seq;
     let spawn = || keeper.spawn(launch.clone());
+    failpoint::reach(Point::SpawnAsked);
     let mut spawned = spawn().await;
+    failpoint::reach(Point::SpawnAnswered);
     if let Ok(Spawned { existed: true, key, .. }) = spawned {
         // Not this one: what no record knew had the same id, and has not been ended yet.
         let _ = keeper.kill_tree(key, signal::KILL).await;
@@ -171,15 +206,11 @@ async fn start(
     spawned.map_err(|error| Error::from_keeper(&id, error))
 }
 
-/// Ends who outlived an earlier launch, and frees that one unless its transcript goes on. What
-/// they printed to the last is counted: the number of the next chunk.
-async fn free(keeper: &Keeper, earlier: Earlier) -> u64 {
-    let Earlier { held: Held { key, output }, goes_on } = earlier;
-    let _ = keeper.kill_tree(key, signal::KILL).await;
-    let progress = output.progress();
-    let next_seq = progress.ring.map_or(progress.next_seq, |ring| ring.figures().next_seq);
-    if !goes_on {
-        let _ = keeper.release(key).await;
-    }
-    next_seq
+/// Ends who outlived an earlier launch. What they printed to the last is counted: the number of the
+/// next chunk. Nothing else knows it until the next launch is recorded, so the keeper holds the
+/// earlier one until then, whoever dies.
+async fn end_rest(keeper: &Keeper, earlier: Held) -> u64 {
+    let _ = keeper.kill_tree(earlier.key, signal::KILL).await;
+    failpoint::reach(Point::EarlierEnded);
+    earlier.next_seq()
 }

@@ -11,8 +11,12 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use super::limits;
+use super::orphans::is_recovered;
 use super::outputs::{Outputs, name};
+use crate::failpoint::{self, Point};
+use crate::keeper_client::Adopted;
 use crate::process::{Environment, Io, Launch, Program, Record, Script, Streams, User};
+use crate::store::Repaired;
 use crate::transcript::ring::MIN_CAPACITY;
 
 /// What a clean environment begins with, as far as the server has it.
@@ -103,7 +107,9 @@ impl Ground {
             Program::Argv(args) => bytes(args),
             Program::RawArgv(args) => args.clone(),
             Program::Script(script) => {
-                let path = self.write_script(record, script)?;
+                // The half of one that found no room takes up what little there is.
+                let written = self.write_script(record, script);
+                let path = written.inspect_err(|_| self.remove_script(record))?;
                 let mut args: Vec<Vec<u8>> = bytes(&script.interpreter);
                 args.push(path.into_os_string().into_vec());
                 args
@@ -172,15 +178,31 @@ impl Ground {
     /// Removes the file of a script, if there is one.
     pub(super) fn remove_script(&self, record: &Record) {
         let _ = fs::remove_dir_all(self.script_dir(record));
+        failpoint::reach(Point::ScriptRemoved);
     }
 
-    /// Removes the files of scripts that nobody runs any more.
-    pub(super) fn sweep_scripts(&self, records: &[Record]) {
+    /// Removes the files of scripts that nobody runs any more. As long as something runs whose
+    /// record was lost, any of those from before the repair may be its.
+    pub(super) fn sweep_scripts(
+        &self,
+        records: &[Record],
+        repaired: Option<&Repaired>,
+        held: &[Adopted],
+    ) {
         let live = records.iter().filter(|record| record.end().is_none());
+        let unknown = |_: &&Repaired| {
+            let known: HashSet<&str> = records.iter().map(|record| &*record.id).collect();
+            let orphans = held.iter().any(|held| !known.contains(&*held.id));
+            orphans || live.clone().any(is_recovered)
+        };
+        let before = repaired.filter(unknown).map_or(0, |repaired| repaired.first_birth);
         let live: HashSet<String> = live.map(script_name).collect();
         let Ok(found) = fs::read_dir(&self.scripts) else { return };
         for found in found.flatten() {
-            if !found.file_name().to_str().is_some_and(|name| live.contains(name)) {
+            let name = found.file_name();
+            let birth = name.to_str().and_then(|name| name.split('.').next()?.parse().ok());
+            let spared = birth.is_some_and(|birth: u64| birth < before);
+            if !spared && !name.to_str().is_some_and(|name| live.contains(name)) {
                 let _ = fs::remove_dir_all(found.path());
             }
         }

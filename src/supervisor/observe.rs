@@ -1,7 +1,10 @@
 //! Looking at a process: a place in its transcript, and the patience to wait there.
 //!
-//! Owns no state: it reads the ring and what the actor has published. Whoever observes costs the
+//! Owns no state: it reads the ring, or the file that took its place, and what the actor has
+//! published. Whoever observes costs the
 //! process, the keeper and the actor nothing, and can leave at any moment.
+
+mod reading;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,11 +13,13 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::Stage;
+use super::archives::Archives;
 use super::error::Error;
 use super::registry::{Entry, Seen};
-use crate::keeper_client::{Follower, Progress};
-use crate::process::{End, Record, State, Until, WaitFor};
-use crate::transcript::{Batch, Chunk, Figures, Gap, Match, Matcher};
+use crate::keeper_client::Progress;
+use crate::process::{Archived, End, Record, State, Until, WaitFor};
+use crate::transcript::{Archive, Batch, Chunk, Figures, Match, Matcher};
+use reading::Followed;
 
 /// Bytes that a search takes in one go.
 pub(super) const SEARCHED: usize = 64 << 10;
@@ -23,24 +28,21 @@ pub(super) const SEARCHED: usize = 64 << 10;
 /// apart: a pattern can be slow.
 const SEARCHED_HERE: usize = 4 << 10;
 
-/// How often one looks before a place, each time further if it was little.
-const MOST_LOOKS: usize = 16;
-
-/// Bytes that one such look may take besides those that it is for.
-const LOOKED_AT: usize = 64 << 10;
-
 /// A place in the transcript of a process.
 pub struct Observer {
     entry: Arc<Entry>,
     seen: watch::Receiver<Seen>,
     stage: watch::Receiver<Stage>,
+    archives: Arc<Archives>,
+    /// What was read from a file, and what the record said of it then.
+    filed: Option<(Archived, Arc<Archive>)>,
     /// Made when the keeper has the process.
-    follower: Option<Follower>,
-    /// The keeper's number for what is followed, and the run.
-    followed: (u64, u32),
+    followed: Option<Followed>,
     since: u64,
-    /// Where it is as long as there is no follower.
+    /// Where it is as long as nothing is followed.
     next: u64,
+    /// The last look of one who goes on looking was taken.
+    last_look: bool,
 }
 
 /// What came of waiting.
@@ -74,31 +76,34 @@ impl Observer {
     /// A place at the chunk `since`, or at the oldest that is kept. One after the end is refused.
     pub(super) fn new(
         entry: Arc<Entry>,
+        archives: Arc<Archives>,
         stage: watch::Receiver<Stage>,
         since: Option<u64>,
     ) -> Result<Observer, Error> {
         let seen = entry.watch();
-        let figures = readable(&seen.borrow());
+        let figures = observable(&seen.borrow());
         // Of a transcript that is gone altogether even who asks for nothing in particular is told.
-        let gone = seen.borrow().held.is_none() && figures.total_bytes > 0;
+        let kept = seen.borrow().held.is_some() || seen.borrow().record.archive.is_some();
+        let gone = !kept && figures.total_bytes > 0;
         let since = since.unwrap_or(if gone { 1 } else { figures.first_seq });
         // How far one came that was lost is not known: every cursor stands at its end.
-        let lost = seen.borrow().record.end().is_some_and(|end| end.exit.is_none());
-        let since = if lost { since.min(figures.next_seq) } else { since };
+        let known = seen.borrow().held.is_some() || seen.borrow().record.is_end_known();
+        let since = if !known { since.min(figures.next_seq) } else { since };
         if since > figures.next_seq {
             return Err(Error::CursorAhead { cursor: since, next: figures.next_seq });
         }
-        Ok(Observer { entry, seen, stage, follower: None, followed: (0, 0), since, next: since })
+        let now = seen.borrow().clone();
+        let (filed, followed) = (None, None);
+        let (next, last_look) = (since, false);
+        let mut observer =
+            Observer { entry, seen, stage, archives, filed, followed, since, next, last_look };
+        observer.hold(&now);
+        Ok(observer)
     }
 
     /// The chunk that it began with.
     pub fn since_seq(&self) -> u64 {
         self.since
-    }
-
-    /// The chunk that will be read next.
-    pub fn next_seq(&self) -> u64 {
-        self.follower.as_ref().map_or(self.next, Follower::next_seq)
     }
 
     /// The process as it is now.
@@ -108,13 +113,13 @@ impl Observer {
 
     /// How much there is to read now.
     pub fn figures(&self) -> Figures {
-        readable(&self.seen.borrow())
+        observable(&self.seen.borrow())
     }
 
     /// The process has exited, and all there is was read.
     pub fn at_end(&self) -> bool {
         let seen = self.seen.borrow();
-        seen.record.state() == State::Exited && self.next_seq() >= readable(&seen).next_seq
+        seen.record.state() == State::Exited && self.next_seq() >= observable(&seen).next_seq
     }
 
     /// The process has exited, and all that it printed itself was read.
@@ -127,89 +132,30 @@ impl Observer {
         last.is_some_and(|last| self.next_seq() >= last)
     }
 
-    /// Takes what is there. What comes later wakes [`Observer::changed`].
-    pub fn read(&mut self, max_bytes: usize) -> Batch {
-        let seen = self.seen.borrow_and_update();
-        if let Some(held) = &seen.held
-            && (self.follower.is_none() || self.followed.0 != held.key)
-        {
-            // Another launch goes on where the one before was; another run has a new transcript.
-            let next = self.follower.as_ref().map_or(self.next, Follower::next_seq);
-            let same_run = self.followed.1 == seen.record.run;
-            let known = self.follower.as_ref().filter(|_| same_run).and_then(Follower::total);
-            let total = known.or_else(|| self.entry.total_before(next));
-            self.follower = Some(held.output.follow(next).knowing(total));
-            self.followed = (held.key, seen.record.run);
+    /// Takes what is there, for one who goes on doing so until something happens. When another
+    /// server takes over, that is once more: a process that prints on and on is followed there.
+    pub async fn take_next(&mut self, max_bytes: usize) -> Batch {
+        let retires = *self.stage.borrow() >= Stage::Retiring;
+        if retires && std::mem::replace(&mut self.last_look, true) {
+            return Batch::default();
         }
-        let kept = readable(&seen).first_seq;
-        let gone = seen.progress().is_none_or(|progress| progress.ring.is_none());
-        drop(seen);
-        let from_seq = self.next_seq();
-        if gone && from_seq < kept {
-            // Of a transcript that is gone altogether only the numbers are known.
-            (self.follower, self.next) = (None, kept);
-            let gap = Gap { from_seq, to_seq: kept - 1, dropped_bytes: None };
-            return Batch { gap: Some(gap), chunks: Vec::new() };
-        }
-        self.follower.as_mut().map(|follower| follower.read(max_bytes)).unwrap_or_default()
-    }
-
-    /// Remembers this place for the client that will go on from it. A follower, who keeps its
-    /// place itself, would only crowd out the others.
-    pub fn remember(&self) {
-        if let Some((follower, total)) = self.follower.as_ref().and_then(|f| Some((f, f.total()?)))
-        {
-            self.entry.mark(follower.next_seq(), total);
-        }
-    }
-
-    /// The same for a place that was passed already.
-    pub(super) fn remember_at(&self, seq: u64) {
-        if let Some(held) = &self.seen.borrow().held {
-            let mut before = held.output.follow(seq.saturating_sub(1));
-            before.read(1);
-            if let (true, Some(total)) = (before.next_seq() == seq, before.total()) {
-                self.entry.mark(seq, total);
-            }
-        }
-    }
-
-    /// What was printed right before this place: so many bytes at least, if they are kept and
-    /// not in too many pieces.
-    pub(super) fn look_back(&self, bytes: usize) -> Vec<Chunk> {
-        let seen = self.seen.borrow();
-        let (first, mut from) = (readable(&seen).first_seq, self.next_seq());
-        let (mut parts, mut found, mut count) = (Vec::new(), 0, 1);
-        for _ in 0..MOST_LOOKS {
-            let (Some(held), true) = (&seen.held, found < bytes && from > first) else {
-                break;
-            };
-            let start = first.max(from.saturating_sub(count));
-            let Batch { gap, mut chunks } = held.output.follow(start).read(bytes + LOOKED_AT);
-            chunks.retain(|chunk| chunk.seq < from);
-            if gap.is_some() || chunks.last().is_none_or(|chunk| chunk.seq + 1 < from) {
-                // More than was to be looked at; one chunk always comes.
-                if count == 1 {
-                    break;
-                }
-                count = 1.max(count / 4);
-                continue;
-            }
-            found += chunks.iter().map(|chunk| chunk.data.len()).sum::<usize>();
-            parts.push(chunks);
-            from = start;
-            count *= 2;
-        }
-        parts.into_iter().rev().flatten().collect()
+        self.take(max_bytes).await
     }
 
     /// Waits for news of the output or of the process.
     pub async fn changed(&mut self) -> Result<(), Error> {
-        let follower = &mut self.follower;
+        if self.last_look {
+            return Err(Error::ShuttingDown);
+        }
+        if self.unread().is_some() {
+            self.load().await;
+            return Ok(());
+        }
+        let followed = &mut self.followed;
         let output = async {
-            match follower {
-                Some(follower) => {
-                    if follower.changed().await.is_err() {
+            match followed {
+                Some(followed) => {
+                    if followed.follower.changed().await.is_err() {
                         // Forgotten by the keeper: only the record will change now.
                         std::future::pending::<()>().await;
                     }
@@ -277,13 +223,16 @@ impl Observer {
 
     async fn wait_output(&mut self, mut matcher: Matcher) -> Result<Waited, Error> {
         loop {
-            let batch = self.read(SEARCHED);
+            let batch = self.take_next(SEARCHED).await;
             if batch.gap.is_some() {
                 matcher.skip();
             }
             if batch.chunks.is_empty() {
                 if self.at_end() {
                     return Ok(Waited::ENDED);
+                }
+                if batch.gap.is_some() {
+                    continue;
                 }
                 self.changed().await?;
                 continue;
@@ -300,13 +249,16 @@ impl Observer {
         let mut quiet_at = match from {
             QuietFrom::FirstOutput => None,
             QuietFrom::Now => {
-                self.next = self.figures().next_seq;
+                (self.followed, self.next) = (None, self.figures().next_seq);
                 Some(Instant::now() + pause)
             }
         };
         loop {
-            if !self.read(SEARCHED).chunks.is_empty() {
+            let batch = self.take_next(SEARCHED).await;
+            if !batch.chunks.is_empty() {
                 quiet_at = Some(Instant::now() + pause);
+            }
+            if batch.gap.is_some() || !batch.chunks.is_empty() {
                 tokio::task::yield_now().await;
                 continue;
             }
@@ -324,7 +276,8 @@ impl Observer {
     }
 }
 
-fn readable(seen: &Seen) -> Figures {
+/// How much of a process there is to read now; nothing, if nobody said how far it is.
+pub fn observable(seen: &Seen) -> Figures {
     let first_seq = seen.record.first_seq;
     let nothing = Figures { first_seq, next_seq: first_seq, ..Figures::default() };
     figures(&seen.record, seen.progress().as_ref()).unwrap_or(nothing)
@@ -357,18 +310,41 @@ pub(super) async fn apart<T: Send + 'static>(
 
 /// What there is to read of a process; none: it lives, and nobody said how far it is.
 pub fn figures(record: &Record, progress: Option<&Progress>) -> Option<Figures> {
+    let filed = record.archive.map(|archived| archived.figures);
     if let Some(ring) = progress.and_then(|progress| progress.ring.as_ref()) {
-        return Some(ring.figures());
+        let ring = ring.figures();
+        return Some(filed.map_or(ring, |filed| joined(filed, ring)));
     }
     let nothing = |next_seq| Figures { first_seq: next_seq, next_seq, ..Figures::default() };
     match record.end() {
-        // Its ring is gone, or there never was one: nothing of it is kept.
         Some(End { printed, .. }) => Some(Figures {
+            // Its ring is gone, or there never was one: what no file has is not kept.
+            first_seq: filed.map_or(printed.next_seq, |filed| filed.first_seq),
+            next_seq: printed.next_seq,
             total_bytes: printed.bytes,
-            dropped_bytes: printed.bytes,
+            dropped_bytes: filed.map_or(printed.bytes, |filed| filed.dropped_bytes),
             last_time: printed.last_time,
-            ..nothing(printed.next_seq)
         }),
-        None => progress.map(|progress| nothing(progress.next_seq.max(record.first_seq))),
+        None => {
+            let next = progress.map(|progress| progress.next_seq.max(record.first_seq));
+            match filed {
+                Some(filed) => {
+                    let next = next.unwrap_or(record.first_seq);
+                    Some(Figures { next_seq: filed.next_seq.max(next), ..filed })
+                }
+                None => next.map(nothing),
+            }
+        }
+    }
+}
+
+/// A file, and a ring that goes on from it.
+fn joined(filed: Figures, ring: Figures) -> Figures {
+    Figures {
+        first_seq: filed.first_seq,
+        next_seq: ring.next_seq,
+        total_bytes: filed.total_bytes + ring.total_bytes,
+        dropped_bytes: filed.dropped_bytes + ring.dropped_bytes,
+        last_time: ring.last_time.max(filed.last_time),
     }
 }

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
+use crate::failpoint::{self, Point};
 use crate::keeper_client::Adopted;
 use crate::process::structured::{MAX_BYTES, read, unusable};
 use crate::process::{Record, StructuredOutput, User};
@@ -74,6 +75,7 @@ impl Outputs {
     /// Removes the file, or whatever else was put there.
     pub(super) fn remove(&self, record: &Record) {
         remove(&self.path(record));
+        failpoint::reach(Point::OutputRemoved);
     }
 
     /// Removes what the launch before may have left behind.

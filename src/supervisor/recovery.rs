@@ -21,8 +21,8 @@ pub(super) struct Found<T> {
 pub(super) enum Fate<T> {
     /// It is over; its transcript may be left.
     Finished(Option<T>),
-    /// It waits for its turn.
-    Waits,
+    /// It waits for its turn. An earlier launch may be left.
+    Waits(Option<T>),
     /// It was accepted, and the keeper never heard of it: the start is asked for again. An earlier
     /// launch may be left.
     StartAgain(Option<T>),
@@ -47,9 +47,11 @@ pub(super) fn reconcile<T>(
     let fates = records.into_iter().map(|record| {
         let launches = held.get_mut(&*record.id);
         let mut launches = launches.map(std::mem::take).unwrap_or_default();
+        // The newest first: it knows how far the numbers of chunks have come.
+        launches.sort_by_key(|(launch, _)| std::cmp::Reverse(*launch));
         let mut take = |wanted: &dyn Fn(u32) -> bool| {
             let at = launches.iter().position(|(launch, _)| wanted(*launch))?;
-            Some(launches.swap_remove(at).1)
+            Some(launches.remove(at).1)
         };
         let held = take(&|launch| launch == record.launch);
         let fate = match (&record.phase, held) {
@@ -60,7 +62,11 @@ pub(super) fn reconcile<T>(
             (Phase::Starting | Phase::Running(_) | Phase::Stopping { .. }, Some(held)) => {
                 Fate::GoesOn(held)
             }
-            (Phase::Queued { .. }, _) => Fate::Waits,
+            // One that waits was never asked for: what has its number was another's of its id.
+            (Phase::Queued { .. }, held) => {
+                strays.extend(held);
+                Fate::Waits(take(&|launch| launch < record.launch))
+            }
             (Phase::Backoff { .. }, held) => {
                 Fate::Pauses(held.or_else(|| take(&|launch| launch == record.printing)))
             }
@@ -93,7 +99,7 @@ mod tests {
 
     #[test]
     fn what_the_keeper_holds_goes_on() {
-        let ending = Ending { why: Cause::Killed, kill_at: 5, for_good: true };
+        let ending = Ending { why: Cause::Killed, kill_at: 5, for_good: true, signal: None };
         let stopping = Phase::Stopping { started: STARTED, ending };
         for phase in [Phase::Starting, Phase::Running(STARTED), stopping] {
             assert_eq!(fate(phase, Some(1)), (Fate::GoesOn(1), vec![]));
@@ -113,12 +119,23 @@ mod tests {
 
     #[test]
     fn who_waits_goes_on_waiting_and_an_earlier_launch_is_not_forgotten() {
-        assert_eq!(fate(Phase::Queued { ticket: 1 }, None), (Fate::Waits, vec![]));
+        let queued = Phase::Queued { ticket: 1 };
+        assert_eq!(fate(queued.clone(), None), (Fate::Waits(None), vec![]));
+        assert_eq!(fate(queued.clone(), Some(0)), (Fate::Waits(Some(1)), vec![]));
+        assert_eq!(fate(queued, Some(1)), (Fate::Waits(None), vec![1]));
         assert_eq!(fate(Phase::Starting, Some(0)), (Fate::StartAgain(Some(1)), vec![]));
         let Phase::Exited(last) = finished().phase else { panic!("finished") };
         let pause = Phase::Backoff { last, until: 5 };
         assert_eq!(fate(pause.clone(), Some(1)), (Fate::Pauses(Some(1)), vec![]));
         assert_eq!(fate(pause, None), (Fate::Pauses(None), vec![]));
+    }
+
+    #[test]
+    fn of_several_earlier_launches_the_newest_counts() {
+        let record = Record { launch: 3, ..record("a", 1) };
+        let found = [1, 2].map(|launch| Found { id: "a".into(), launch, what: launch });
+        let (fates, strays) = reconcile(vec![record], found.into());
+        assert_eq!((&fates[0].1, strays), (&Fate::StartAgain(Some(2)), vec![1]));
     }
 
     #[test]

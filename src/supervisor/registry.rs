@@ -10,7 +10,8 @@ use tokio::sync::watch;
 
 use super::queue::Place;
 use crate::keeper_client::{Output, Progress};
-use crate::process::{Record, Selector, Size, State, Streams};
+use crate::process::{InputState, Record, Selector, Size, State, Streams};
+use crate::transcript::Ring;
 
 /// Places in a transcript that are remembered for readers who come back, per process. As many
 /// sizes of its terminal: what it showed before is drawn anew by then.
@@ -49,6 +50,14 @@ pub struct Held {
     pub output: Output,
 }
 
+impl Held {
+    /// The number of the next chunk, as far as it has printed.
+    pub(super) fn next_seq(&self) -> u64 {
+        let progress = self.output.progress();
+        progress.ring.map_or(progress.next_seq, |ring| ring.figures().next_seq)
+    }
+}
+
 impl Seen {
     /// Its place in its queue, from 1; 0: it waits in none.
     pub fn queue_position(&self) -> u32 {
@@ -63,6 +72,15 @@ impl Seen {
     /// Whether this is the keeper's number for it.
     pub(super) fn is_held_as(&self, key: u64) -> bool {
         self.held.as_ref().is_some_and(|held| held.key == key)
+    }
+
+    /// How far its input is, or was at its end; none: that is not known.
+    pub fn input(&self) -> Option<InputState> {
+        let ended = || {
+            let end = self.record.last_end()?;
+            Some(InputState { accepted: end.typed, ..InputState::default() })
+        };
+        self.progress().map(|progress| progress.input).or_else(ended)
     }
 
     /// What the keeper last reported of it.
@@ -196,6 +214,24 @@ impl Registry {
     /// A process by its id.
     pub fn get(&self, id: &str) -> Option<Arc<Entry>> {
         self.read().by_id.get(id).cloned()
+    }
+
+    /// Those of which the keeper has a transcript, with their rings.
+    pub(super) fn printing(&self) -> Vec<(Arc<Record>, Arc<Ring>)> {
+        let tables = self.read();
+        let printing = tables.by_birth.values().filter_map(|entry| {
+            let seen = entry.seen.borrow();
+            Some((Arc::clone(&seen.record), seen.progress()?.ring?))
+        });
+        printing.collect()
+    }
+
+    /// The same of one, if it still is in the same run.
+    pub(super) fn printing_in(&self, birth: u64, run: u32) -> Option<(Arc<Record>, Arc<Ring>)> {
+        let entry = self.read().by_birth.get(&birth).cloned()?;
+        let seen = entry.seen();
+        let ring = seen.progress()?.ring.filter(|_| seen.record.run == run)?;
+        Some((seen.record, ring))
     }
 
     /// How many there are.

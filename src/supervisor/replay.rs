@@ -16,6 +16,7 @@ use super::observe::Observer;
 use super::registry::Entry;
 use crate::process::{Key, Keyboard};
 use crate::terminal::{CursorMode, Picture, Screen};
+use crate::transcript::Batch;
 
 /// Bytes that are read from the ring in one go.
 const BATCH: usize = 64 << 10;
@@ -44,7 +45,7 @@ impl Supervisor {
             return Err(Error::NotATerminal(entry.seen().record.id.to_string()));
         }
         let permit = SCREENS.acquire().await.map_err(|_| Error::ShuttingDown)?;
-        let (observer, entry) = (self.observe_launch(entry)?, Arc::clone(entry));
+        let (observer, entry) = (self.observe_launch(entry).await?, Arc::clone(entry));
         let waiting = Arc::new(());
         let left = Arc::downgrade(&waiting);
         let played = spawn_blocking(move || {
@@ -57,9 +58,9 @@ impl Supervisor {
     }
 
     /// The output of a process from its launch on, which has a terminal of its own.
-    fn observe_launch(&self, entry: &Arc<Entry>) -> Result<Observer, Error> {
+    async fn observe_launch(&self, entry: &Arc<Entry>) -> Result<Observer, Error> {
         let first_seq = entry.seen().record.first_seq;
-        self.observe(Arc::clone(entry), Some(first_seq))
+        self.observe(Arc::clone(entry), Some(first_seq)).await
     }
 }
 
@@ -75,7 +76,7 @@ fn play(mut observer: Observer, entry: &Entry, waiting: &Weak<()>) -> Option<(Pi
     let mut screen = Screen::new(first, sizes.len() > 1);
     let mut sizes = sizes.into_iter().peekable();
     while observer.next_seq() < there {
-        let batch = observer.read(BATCH);
+        let batch = observer.read_blocking(BATCH);
         if batch.chunks.is_empty() && batch.gap.is_none() {
             break;
         }
@@ -135,7 +136,7 @@ impl Typist {
         let looked = match self.looked.take().filter(|looked| looked.launch == launch) {
             Some(looked) => looked,
             None => {
-                let observer = self.supervisor.observe_launch(&self.entry)?;
+                let observer = self.supervisor.observe_launch(&self.entry).await?;
                 Looked { launch, observer, mode: CursorMode::default() }
             }
         };
@@ -149,23 +150,27 @@ impl Looked {
     /// Looks through what is there by now.
     async fn on(mut self) -> Result<Looked, Error> {
         let there = self.observer.figures().next_seq;
-        if !self.take(LOOKED_HERE, there) {
+        let batch = self.observer.read(LOOKED_HERE);
+        if !self.take(batch, there) {
             return Ok(self);
         }
         let permit = SCREENS.acquire().await.map_err(|_| Error::ShuttingDown)?;
         let look = move || {
             let _permit = permit;
-            while self.take(BATCH, there) {}
-            self
+            loop {
+                let batch = self.observer.read_blocking(BATCH);
+                if !self.take(batch, there) {
+                    return self;
+                }
+            }
         };
         spawn_blocking(look).await.map_err(|_| Error::ShuttingDown)
     }
 
     /// Takes some more. False: there is none.
-    fn take(&mut self, bytes: usize, there: u64) -> bool {
-        let batch = self.observer.read(bytes);
+    fn take(&mut self, batch: Batch, there: u64) -> bool {
         batch.chunks.iter().for_each(|chunk| self.mode.feed(&chunk.data));
         let something = batch.gap.is_some() || !batch.chunks.is_empty();
-        something && self.observer.next_seq() < there
+        (something || self.observer.unread().is_some()) && self.observer.next_seq() < there
     }
 }

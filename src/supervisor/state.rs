@@ -5,12 +5,15 @@
 //! comes with each input.
 
 mod anew;
+mod archiving;
 mod calls;
 mod ending;
 mod slot;
 mod starting;
+mod undoing;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::io;
 use std::sync::Arc;
 
 use super::effects::{Action, Begun, Effects, Killed, Receiver, Reply};
@@ -21,10 +24,13 @@ use crate::events::Event;
 use crate::keeper_client::{Report, Spawned};
 use crate::process::lifecycle::{Ask, Consequence, Happening, Order};
 use crate::process::{
-    Cause, Descendant, End, Exit, Kind, Moment, Phase, Record, Selector, Spec, Stop,
+    Archived, Cause, Descendant, End, Exit, Kind, Moment, Phase, Record, Selector, Spec, Stop,
     StructuredOutput,
 };
 use crate::store::Change;
+use archiving::archive;
+
+pub(super) use anew::Left;
 use slot::{Slot, printed, release_if_empty};
 
 /// Longest grace that a shutdown gives: the keeper waits for 20 s and then kills all.
@@ -69,6 +75,8 @@ pub(super) enum Input {
     Report(Report),
     /// A process has exited, as the keeper reports it, and what it set was read.
     Exited { key: u64, exit: Exit, output: Option<StructuredOutput> },
+    /// The transcript of a finished process was written to a file, or could not be.
+    Archived { record: Arc<Record>, key: u64, result: io::Result<Archived> },
     /// Time has passed.
     Tick,
 }
@@ -137,11 +145,17 @@ pub(super) struct State {
     keep: Keep,
     next_birth: u64,
     next_event: u64,
+    /// When the store was last repaired, seconds since 1970, if it ever was.
+    pub(super) repaired_at: Option<u64>,
     shutting_down: bool,
     /// Nobody is admitted, as who has room is being found out.
     closed: bool,
     /// Why nothing can be recorded at present.
     failing: Option<String>,
+    /// Transcripts that are being written to files, by the keeper's numbers.
+    archiving: HashSet<u64>,
+    /// When it is tried again to write those that could not be.
+    archive_at: Option<Moment>,
 }
 
 impl State {
@@ -159,9 +173,12 @@ impl State {
             keep,
             next_birth,
             next_event,
+            repaired_at: None,
             shutting_down: false,
             closed: false,
             failing: None,
+            archiving: HashSet::new(),
+            archive_at: None,
         }
     }
 
@@ -170,7 +187,7 @@ impl State {
         let timer = self.timers.first().map(|(at, _)| *at);
         let expiry = self.finished.next_expiry(&self.keep);
         let expiry = expiry.map(|at| now.moment.saturating_add(at.saturating_sub(now.wall)));
-        timer.into_iter().chain(expiry).min()
+        timer.into_iter().chain(expiry).chain(self.archive_at).min()
     }
 
     /// The record of a process that the keeper has started.
@@ -227,6 +244,11 @@ impl State {
             }
             Input::Report(Report::Drained { key }) => self.drained(key, then),
             Input::Report(Report::Shutdown) => self.shut_down(now, then),
+            // For those who wait, and no change of any process.
+            Input::Report(Report::Retire) => {}
+            Input::Archived { record, key, result } => {
+                self.archived(&record, key, result, now, then);
+            }
             Input::Tick => self.tick(now, then),
         }
         effects
@@ -254,13 +276,19 @@ impl State {
         release_if_empty(slot, &mut self.keys, then);
         then.changes.push(Change::Update(Arc::clone(&slot.record)));
         then.actions.push(Action::Publish(Arc::clone(&slot.entry), slot.seen()));
+        archive(slot, &mut self.archiving, then);
     }
 
     fn shut_down(&mut self, now: Now, then: &mut Effects) {
         self.shutting_down = true;
         let live = self.slots.values().filter(|slot| slot.record.end().is_none());
-        let live = live.map(|slot| (Arc::clone(&slot.record.id), slot.record.spec.stop));
-        for (id, stop) in live.collect::<Vec<_>>() {
+        let live =
+            live.map(|slot| (Arc::clone(&slot.record.id), slot.record.spec.stop, slot.rests()));
+        for (id, stop, rests) in live.collect::<Vec<_>>() {
+            if rests {
+                self.set_timer(&id);
+                continue;
+            }
             let stop = Stop { grace: stop.grace.min(SHUTDOWN_GRACE), ..stop };
             self.happen(&id, Happening::Stop(Order { why: Cause::Shutdown, stop }), now, then);
         }
@@ -277,6 +305,7 @@ impl State {
             let stop = slot.record.spec.stop;
             self.happen(&id, Happening::Tick { stop }, now, then);
         }
+        self.archive_again(now, then);
         self.retain(now, then);
     }
 
@@ -321,7 +350,7 @@ impl State {
     /// Sees to it that a process hears of the time when it wants to.
     fn set_timer(&mut self, id: &Arc<str>) {
         let Some(slot) = self.slots.get_mut(id) else { return };
-        let timer = slot.life.wake_at();
+        let timer = slot.life.wake_at().filter(|_| !self.shutting_down || !slot.rests());
         if slot.timer != timer {
             if let Some(old) = std::mem::replace(&mut slot.timer, timer) {
                 self.timers.remove(&(old, Arc::clone(id)));
@@ -336,20 +365,6 @@ impl State {
         let mut effects = Effects::default();
         self.failing = None;
         self.admit(now, &mut effects);
-        effects
-    }
-
-    /// A commit has failed. What it would have begun does not begin; the rest will be tried again.
-    pub(super) fn not_committed(&mut self, begun: &[Arc<str>], error: &str) -> Effects {
-        let mut effects = Effects::default();
-        self.failing = Some(error.into());
-        for id in begun {
-            let Some(slot) = self.slots.remove(id) else { continue };
-            self.starting -= 1;
-            self.live_no_more(&slot);
-            slot.waiting.fail(id, &Error::Store(error.into()), &mut effects);
-        }
-        self.over(&mut effects);
         effects
     }
 }

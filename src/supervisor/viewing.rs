@@ -74,7 +74,7 @@ impl Observer {
         let there = self.figures().next_seq;
         let mut shown = Shown::default();
         loop {
-            let Batch { gap, chunks } = self.read(max_bytes);
+            let Batch { gap, chunks } = self.take(max_bytes).await;
             shown.gap = shown.gap.or(gap);
             let nothing = chunks.is_empty();
             shown.chunks = wanted(chunks, streams);
@@ -108,7 +108,7 @@ impl Observer {
         // As it is without lines to select: an answer is one batch.
         let room = if view.has_ends() || view.grep.is_some() { SEARCHED } else { view.max_bytes };
         loop {
-            let Batch { gap, chunks } = self.read(room);
+            let Batch { gap, chunks } = self.take(room).await;
             if let Some(gap) = gap {
                 if look.has_taken && !view.has_ends() {
                     look.end = Some(gap.from_seq);

@@ -49,6 +49,16 @@ impl Reader {
         Reader { ring, seq, position: start, total: start }
     }
 
+    /// A reader of the same ring whose next chunk is `seq`.
+    pub fn again(&self, seq: u64) -> Reader {
+        Reader::new(Arc::clone(&self.ring), seq)
+    }
+
+    /// The first chunk that the ring ever had.
+    pub fn first_ever(&self) -> u64 {
+        self.ring.first_seq()
+    }
+
     /// The same reader, told how many bytes lie before its next chunk: it will count a gap that
     /// it begins in.
     pub fn knowing(mut self, total: Option<u64>) -> Reader {

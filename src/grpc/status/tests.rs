@@ -52,11 +52,12 @@ fn every_refusal_has_a_reason_of_its_own_and_its_words() {
 }
 
 #[test]
-fn a_retry_is_offered_exactly_where_something_is_exhausted() {
+fn a_retry_is_offered_exactly_where_something_is_exhausted_or_cannot_be_recorded() {
     for error in everything() {
-        let status = Status::from(error);
+        let status = Status::from(error.clone());
         let retry = status.get_details_retry_info().and_then(|info| info.retry_delay);
-        assert_eq!(retry.is_some(), status.code() == Code::ResourceExhausted, "{status}");
+        let may_pass = status.code() == Code::ResourceExhausted || matches!(error, Error::Store(_));
+        assert_eq!(retry.is_some(), may_pass, "{status}");
     }
     let full = Status::from(Error::StdinFull { pending: 1 });
     assert_eq!(full.get_details_retry_info().unwrap().retry_delay, Some(SOON));

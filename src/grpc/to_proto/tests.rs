@@ -28,6 +28,7 @@ fn record(phase: Phase) -> Record {
         launch: 1,
         printing: 1,
         first_seq: 1,
+        archive: None,
         restarts: Default::default(),
         create_time: SECOND,
         phase,
@@ -49,6 +50,7 @@ fn end(cause: Cause, exit: Option<Exit>) -> End {
         detail: String::new(),
         output: None,
         size: None,
+        typed: 0,
     }
 }
 

@@ -18,6 +18,8 @@ pub struct Stopping {
     pub(super) for_good: bool,
     /// The end of the grace period.
     pub(super) kill_at: Moment,
+    /// What it was told by last.
+    pub(super) signal: Option<i32>,
     /// SIGKILL was asked for.
     pub(super) killing: bool,
     /// Nobody of the tree is left.
@@ -38,6 +40,7 @@ impl Stopping {
             why,
             for_good: false,
             kill_at: Moment::MAX,
+            signal: None,
             killing: false,
             gone: false,
             unanswered: 0,
@@ -52,6 +55,7 @@ impl Stopping {
     pub(super) fn hurry(&mut self, Order { why, stop }: Order, now: Moment) -> Option<Ask> {
         self.for_good |= why.is_wanted();
         self.kill_at = self.kill_at.min(after(now, stop.grace));
+        self.signal = Some(stop.signal);
         if stop.grace.is_zero() || stop.signal == signal::KILL {
             self.kill_at = now;
             return self.kill();

@@ -48,6 +48,27 @@ fn what_exits_by_itself_is_over_at_once_whoever_lives_on() {
 }
 
 #[test]
+fn what_was_being_ended_is_ended_in_the_same_way_after_a_new_beginning() {
+    let told = |signal, seconds| Stop { signal, grace: Duration::from_secs(seconds) };
+    for (order, asked, at_last) in [
+        (told(libc::SIGTERM, 0), libc::SIGKILL, vec![]),
+        (told(libc::SIGKILL, 60), libc::SIGKILL, vec![]),
+        (told(libc::SIGINT, 60), libc::SIGINT, vec![Ask::Signal(libc::SIGKILL)]),
+    ] {
+        let mut life = running();
+        let _ = life.apply(Happening::Stop(Order { why: Cause::Killed, stop: order }), 0);
+        let ending = life.ending().unwrap();
+        let mut life = Life::resume_stopping(ending);
+        // What is usual for it is another signal and a shorter grace.
+        let stop = ending.again(stop(10), SECOND);
+        let then = life.apply(Happening::Stop(Order { why: ending.why, stop }), SECOND);
+        assert_eq!(then.asks, [Ask::Signal(asked)]);
+        assert_eq!(life.apply(Happening::Tick { stop }, 59 * SECOND).asks, []);
+        assert_eq!(life.apply(Happening::Tick { stop }, 60 * SECOND).asks, at_last);
+    }
+}
+
+#[test]
 fn a_stop_that_is_obeyed_needs_no_kill() {
     let mut life = running();
     let then = life.apply(order(10), 0);

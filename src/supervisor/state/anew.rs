@@ -3,23 +3,34 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::archiving::archive;
 use super::slot::running;
 use super::{Now, Slot, State};
 use crate::keeper_client::Adopted;
 use crate::process::lifecycle::{Ended, Happening, Order, after};
-use crate::process::{Cause, Life, Phase, Record, Started, StructuredOutput};
+use crate::process::{Archived, Cause, Life, Phase, Record, Started, StructuredOutput};
+use crate::store::Change;
 use crate::supervisor::effects::{Action, Effects};
+use crate::supervisor::orphans::{self, About};
 use crate::supervisor::recovery::{Fate, Found, reconcile};
 use crate::supervisor::registry::Held;
 
+/// What the disk has of processes besides their records.
+#[derive(Default)]
+pub(in crate::supervisor) struct Left {
+    /// What those set that have exited without their record knowing, by the keeper's numbers.
+    pub(in crate::supervisor) outputs: HashMap<u64, StructuredOutput>,
+    /// How much was saved of the transcripts of those that the keeper does not hold, by births.
+    pub(in crate::supervisor) saved: HashMap<u64, Archived>,
+}
+
 impl State {
-    /// Takes over what the store and the keeper have. `outputs` is what those set that have
-    /// exited without their record knowing, by the keeper's numbers.
+    /// Takes over what the store, the keeper and the disk have.
     pub(in crate::supervisor) fn recover(
         &mut self,
         records: Vec<Record>,
         held: Vec<Adopted>,
-        mut outputs: HashMap<u64, StructuredOutput>,
+        left: Left,
         now: Now,
     ) -> Effects {
         let mut effects = Effects::default();
@@ -30,12 +41,19 @@ impl State {
             launch: held.run,
             what: held,
         });
+        let Left { mut outputs, saved } = left;
         let (fates, strays) = reconcile(records, found.collect());
-        for (record, fate) in fates {
+        for (mut record, fate) in fates {
             let id = Arc::clone(&record.id);
+            // After a boot the clock begins anew: what lies ahead of it was before.
+            record.restarts.starts.retain(|start| *start <= now.moment);
+            let news = saved.get(&record.birth).copied().map(|saved| record.was_saved(saved));
             match fate {
-                Fate::Finished(held) => self.take_finished(record, held, then),
-                Fate::Waits => self.take_queued(record, then),
+                Fate::Finished(held) => {
+                    then.changes.extend(news.map(|()| Change::Update(Arc::new(record.clone()))));
+                    self.take_finished(record, held, then);
+                }
+                Fate::Waits(earlier) => self.take_queued(record, earlier.map(way), then),
                 Fate::StartAgain(earlier) => {
                     // Only a restart goes on with the transcript of a launch before.
                     let goes_on = record.restarts.count > 0;
@@ -56,15 +74,31 @@ impl State {
                     tracing::warn!(%id, "lost: it ran when the supervisor was ended");
                     self.take(record, Life::Exited, None, then);
                     self.ended(&id, Ended::without_exit(Cause::Lost), now, then);
+                    self.set_timer(&id);
                 }
             }
         }
+        let strays = self.take_orphans(strays, now, then);
         then.actions.extend(strays.into_iter().map(|stray| Action::KillStray(stray.key)));
         self.closed = false;
         self.retain(now, then);
         self.admit(now, then);
         then.actions.push(Action::Recovered);
         effects
+    }
+
+    /// Takes over what runs though its record was lost. Tells what is nobody's.
+    fn take_orphans(&mut self, strays: Vec<Adopted>, now: Now, then: &mut Effects) -> Vec<Adopted> {
+        let known = |id: &str| self.slots.contains_key(id);
+        let (orphans, strays) = orphans::part(strays, self.repaired_at, known, about);
+        for orphan in orphans {
+            tracing::warn!(id = orphan.id, pid = orphan.pid, "taken over: its record was damaged");
+            let record = orphans::record(about(&orphan), self.next_birth);
+            self.next_birth += 1;
+            then.changes.push(Change::Insert(Arc::new(record.clone())));
+            self.take_live(record, orphan, None, now, then);
+        }
+        strays
     }
 
     fn take(
@@ -88,44 +122,43 @@ impl State {
         self.slots.entry(Arc::clone(&record.id)).or_insert(slot)
     }
 
-    fn take_queued(&mut self, record: Record, then: &mut Effects) {
+    fn take_queued(&mut self, record: Record, outdated: Option<Held>, then: &mut Effects) {
         let (id, spec) = (Arc::clone(&record.id), Arc::clone(&record.spec));
         let Phase::Queued { ticket } = record.phase else { return };
         let place = self.queues.wait(&spec.queue, ticket, &id, spec.bytes());
         let slot = self.take(record, Life::Queued, None, then);
-        slot.place = Some(place);
+        (slot.place, slot.outdated) = (Some(place), outdated);
         let (entry, seen) = (Arc::clone(&slot.entry), slot.seen());
         then.actions.push(Action::Publish(entry, seen));
     }
 
-    fn take_pausing(
-        &mut self,
-        mut record: Record,
-        held: Option<Held>,
-        now: Now,
-        then: &mut Effects,
-    ) {
+    fn take_pausing(&mut self, record: Record, held: Option<Held>, now: Now, then: &mut Effects) {
         let Phase::Backoff { until, .. } = record.phase else { return };
         let id = Arc::clone(&record.id);
-        // After a boot the clock begins anew: what lies ahead of it was before.
         let restart = record.spec.service.as_ref().map(|service| service.restart);
         let longest = restart.unwrap_or_default().backoff_max;
         let until = until.min(after(now.moment, longest));
-        record.restarts.starts.retain(|start| *start <= now.moment);
         self.take(record, Life::Backoff { until }, held, then);
         self.set_timer(&id);
     }
 
     fn take_finished(&mut self, record: Record, held: Option<Adopted>, then: &mut Effects) {
-        let held = held.map(way);
-        let slot = self.take(record, Life::Exited, held, then);
+        // Its file is recorded; that the keeper may forget it was not said any more. Nobody reads
+        // both, one after the other.
+        let filed = record.is_filed() && record.may_be_filed();
+        let (filed, held) = if filed { (held, None) } else { (None, held) };
+        then.actions.extend(filed.map(|held| Action::Release(held.key)));
+        let slot = self.take(record, Life::Exited, held.map(way), then);
         let (record, bytes) = (Arc::clone(&slot.record), slot.bytes());
         if let Some(size) = record.end().and_then(|end| end.size) {
             slot.entry.resized(0, size);
         }
         let time = record.end().map_or(0, |end| end.time);
-        if let Some(key) = slot.held.as_ref().filter(|held| held.output.progress().drained) {
-            let key = key.key;
+        let held = slot.held.as_ref().map(|held| (held.key, held.output.progress().drained));
+        if let Some((key, true)) = held {
+            if let Some(slot) = self.slots.get(&record.id) {
+                archive(slot, &mut self.archiving, then);
+            }
             self.drained(key, then);
         }
         self.finished.insert(time, record.birth, &record.id, bytes);
@@ -146,7 +179,8 @@ impl State {
         let (life, signal) = match &record.phase {
             Phase::Stopping { ending, .. } => {
                 // Whether the signal was sent is not known: once more is better than never.
-                (Life::resume_stopping(*ending), Some(Order { why: ending.why, stop }))
+                let order = Order { why: ending.why, stop: ending.again(stop, now.moment) };
+                (Life::resume_stopping(*ending), Some(order))
             }
             Phase::Running(started) => (Life::Running(running(&record.spec, *started)), None),
             Phase::Queued { .. } | Phase::Backoff { .. } | Phase::Starting | Phase::Exited(_) => {
@@ -174,6 +208,11 @@ impl State {
         // Its time may have come meanwhile.
         self.happen(&id, Happening::Tick { stop }, now, then);
     }
+}
+
+fn about(held: &Adopted) -> About<'_> {
+    let Adopted { id, run, start_time, size, .. } = held;
+    About { id, launch: *run, start_time: *start_time, size: *size }
 }
 
 fn way(held: Adopted) -> Held {

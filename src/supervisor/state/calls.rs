@@ -7,7 +7,9 @@ use super::{Now, Slot, Starter, State, StopOrder, tell};
 use crate::process::lifecycle::{Happening, Order};
 use crate::process::{self, Cause, End, Kind, Life, Mode, Phase, Record, Restarts, Selector, Spec};
 use crate::store::Change;
-use crate::supervisor::effects::{Action, Begun, Effects, Killed, Receiver, Reply};
+use crate::supervisor::effects::{
+    Action, Before, Beginning, Begun, Effects, Killed, Receiver, Reply,
+};
 use crate::supervisor::error::Error;
 
 impl State {
@@ -45,6 +47,7 @@ impl State {
             launch: 1,
             printing: 0,
             first_seq: 1,
+            archive: None,
             restarts: Restarts::default(),
             create_time: now.wall,
             phase: Phase::Starting,
@@ -55,7 +58,7 @@ impl State {
         let entry = Arc::clone(&slot.entry);
         self.slots.insert(Arc::clone(&id), slot);
         then.actions.push(Action::Enter(entry));
-        self.enlist(&id, starter, now, then);
+        self.enlist(&id, None, starter, now, then);
     }
 
     /// Why one like this cannot begin now, or wait for its turn.
@@ -76,8 +79,17 @@ impl State {
     }
 
     /// Counts a new or a renewed process among the living, and has it started, or lets it wait.
-    fn enlist(&mut self, id: &Arc<str>, starter: Starter, now: Now, then: &mut Effects) {
+    fn enlist(
+        &mut self,
+        id: &Arc<str>,
+        before: Option<Before>,
+        starter: Starter,
+        now: Now,
+        then: &mut Effects,
+    ) {
         let Some(slot) = self.slots.get_mut(id) else { return };
+        let Record { birth, run, .. } = *slot.record;
+        then.begun.push(Beginning { id: Arc::clone(id), birth, run, before });
         self.live += 1;
         self.services.extend(slot.service_key().map(|key| (key, Arc::clone(id))));
         let new = slot.record.launch == 1;
@@ -88,8 +100,6 @@ impl State {
             slot.begins(now.moment);
             slot.waiting.starts.push(starter);
             then.changes.push(change(Arc::clone(&slot.record)));
-            // Renewed ones have a record already: theirs is not forgotten if this fails.
-            then.begun.extend(new.then(|| Arc::clone(id)));
             return self.spawn(id, then);
         }
         let ticket = self.next_event;
@@ -119,7 +129,9 @@ impl State {
         let Some(slot) = self.slots.get_mut(id) else { return };
         let id = Arc::clone(&slot.record.id);
         self.finished.remove(end.time, slot.record.birth);
-        let first_seq = printed(slot).next_seq;
+        let first_seq = slot.next_seq();
+        slot.leave_disk(then);
+        let before = Before { record: Arc::clone(&slot.record), held: slot.held.clone() };
         if let Some(held) = slot.held.take() {
             self.keys.remove(&held.key);
             slot.outdated = Some(held);
@@ -130,13 +142,15 @@ impl State {
             record.launch += 1;
             record.printing = 0;
             record.first_seq = first_seq;
+            record.archive = None;
             record.restarts = Restarts::default();
             record.phase = Phase::Starting;
         });
         then.actions.push(Action::Publish(Arc::clone(&slot.entry), slot.seen()));
         then.actions.push(Action::Enter(Arc::clone(&slot.entry)));
         tell(Kind::RunAgain, slot, &mut self.next_event, now, then);
-        self.enlist(&id, Starter { reply, patient: false, existed: false }, now, then);
+        let starter = Starter { reply, patient: false, existed: false };
+        self.enlist(&id, Some(before), starter, now, then);
     }
 
     /// How a process ended that may be run again.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::archiving::archive;
 use super::slot::{Slot, Waiting, end, release_if_empty};
 use super::{Now, State, tell};
 use crate::process::lifecycle::Ended;
@@ -10,6 +11,9 @@ use crate::process::{Cause, End, Kind, Moment, Phase, Restarts};
 use crate::store::Change;
 use crate::supervisor::effects::{Action, Effects, Killed, Reply};
 
+/// The pause of a service that ends with the supervisor: it is over when the next one begins.
+const WITH_THE_NEXT: Moment = 0;
+
 impl State {
     /// A process has ended. A service may be started again.
     pub(super) fn ended(&mut self, id: &Arc<str>, ended: Ended, now: Now, then: &mut Effects) {
@@ -17,6 +21,11 @@ impl State {
         slot.reached.clone_from(&ended.reached);
         let may = !self.shutting_down && may_go_on(slot, &ended);
         let mut end = end(slot, ended, now.wall);
+        if self.shutting_down && comes_back(slot, &end) {
+            let restarts = slot.record.restarts.clone();
+            self.restart_later(id, end, WITH_THE_NEXT, restarts, now, then);
+            return self.over(then);
+        }
         match verdict(slot, &end, may, now) {
             (Verdict::Again(until), restarts) => {
                 self.restart_later(id, end, until, restarts, now, then);
@@ -88,6 +97,10 @@ impl State {
         self.free(&queue, place.map(|place| place.ticket), service.as_ref());
         self.remove_for(id, deletes, rest, now, then);
         self.retain(now, then);
+        // Unless it was freed with that.
+        if let Some(slot) = self.slots.get(id) {
+            archive(slot, &mut self.archiving, then);
+        }
         self.admit(now, then);
         self.over(then);
     }
@@ -144,6 +157,7 @@ impl State {
         let time = slot.record.end().map_or(0, |end| end.time);
         self.finished.remove(time, slot.record.birth);
         slot.leave(then);
+        slot.leave_disk(then);
         if let Some(held) = &slot.held {
             self.keys.remove(&held.key);
             then.actions.push(Action::Release(held.key));
@@ -152,18 +166,27 @@ impl State {
     }
 
     pub(super) fn over(&self, then: &mut Effects) {
-        if self.shutting_down && self.live == 0 {
+        let over = |slot: &Slot| slot.record.end().is_some() || slot.rests();
+        if self.shutting_down && self.archiving.is_empty() && self.slots.values().all(over) {
             then.actions.push(Action::AllOver);
         }
     }
 }
 
-/// Whether one that has ended may be started again, if its policy says so. One that was lost went
-/// with the whole supervisor; one that could not even be started once is not tried again.
+/// Whether one that has ended may be started again, if its policy says so. One that could not even
+/// be started once is not tried again.
 fn may_go_on(slot: &Slot, ended: &Ended) -> bool {
-    let waited_for = !slot.waiting.kills.is_empty() || !slot.waiting.deletes.is_empty();
-    let never_began = ended.cause == Cause::StartFailed && slot.record.restarts.count == 0;
-    !ended.for_good && !waited_for && !never_began && ended.cause != Cause::Lost
+    let never_began = ended.cause == Cause::StartFailed && slot.record.printing == 0;
+    !ended.for_good && !slot.waiting.for_its_end() && !never_began
+}
+
+/// Whether one that ends while the supervisor does is started again by the next: because it ends
+/// with it, or would have been started again anyway.
+fn comes_back(slot: &Slot, end: &End) -> bool {
+    let service = slot.record.spec.service.as_ref();
+    let again = service.is_some_and(|service| service.restart.policy.wants(end.outcome()));
+    let began = slot.record.printing > 0;
+    slot.comes_back() && began && (again || end.cause == Cause::Shutdown)
 }
 
 /// What becomes of a process that has ended, and how often it was started again then.

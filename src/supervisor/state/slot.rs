@@ -6,14 +6,19 @@ use std::sync::Arc;
 use super::{ServiceKey, Starter};
 use crate::process::lifecycle::{Ended, Running, after};
 use crate::process::{
-    Cause, Descendant, End, Kind, Life, Moment, Phase, Printed, Record, Spec, Started,
+    Cause, Descendant, End, Kind, Life, Moment, Phase, Policy, Printed, Record, Spec, Started,
     StructuredOutput,
 };
 use crate::store::Change;
-use crate::supervisor::effects::{Action, Earlier, Effects, Killed, Reply};
+use crate::supervisor::effects::{Action, Effects, Killed, Reply};
 use crate::supervisor::error::Error;
 use crate::supervisor::queue::Place;
 use crate::supervisor::registry::{Entry, Held, Seen};
+
+/// Numbers that are passed over after a process that was lost: more than it can have printed since
+/// it was last saved, however long the disk was full. No reader's place is ever given to something
+/// else.
+const UNSAVED: u64 = 1 << 40;
 
 /// A process.
 pub(super) struct Slot {
@@ -23,7 +28,8 @@ pub(super) struct Slot {
     pub(super) brief: Arc<Spec>,
     pub(super) life: Life,
     pub(super) held: Option<Held>,
-    /// What the keeper has of an earlier run: it is freed before the next one begins.
+    /// What the keeper has of an earlier run. It is freed when it is recorded what became of the
+    /// next one: until then it tells how far the numbers of chunks have come.
     pub(super) outdated: Option<Held>,
     /// Why its probe is not met, if that is known.
     pub(super) not_ready: String,
@@ -127,10 +133,29 @@ impl Slot {
         }
     }
 
+    /// A service that is started again by the next supervisor, if it ends with this one.
+    pub(super) fn comes_back(&self) -> bool {
+        let service = self.record.spec.service.as_ref();
+        let policy = service.map_or(Policy::Never, |service| service.restart.policy);
+        policy != Policy::Never && !self.waiting.for_its_end()
+    }
+
+    /// It pauses or waits, and is left so when the supervisor ends: the next one goes on.
+    pub(super) fn rests(&self) -> bool {
+        matches!(self.record.phase, Phase::Backoff { .. } | Phase::Queued { .. })
+            && self.comes_back()
+    }
+
+    /// The number of the first chunk of its next launch.
+    pub(super) fn next_seq(&self) -> u64 {
+        let lost = |end: &End| end.started.is_some() && !self.record.is_end_known();
+        let lost = self.held.is_none() && self.record.last_end().is_some_and(lost);
+        printed(self).next_seq + if lost { UNSAVED } else { 0 }
+    }
+
     /// What the keeper has of an earlier launch, before the next one.
-    pub(super) fn take_earlier(&mut self) -> Option<Earlier> {
-        let outdated = self.outdated.take().map(|held| Earlier { held, goes_on: false });
-        outdated.or(self.held.clone().map(|held| Earlier { held, goes_on: true }))
+    pub(super) fn earlier(&self) -> Option<Held> {
+        self.outdated.as_ref().or(self.held.as_ref()).cloned()
     }
 
     /// What makes its service the same, if it is one.
@@ -152,15 +177,29 @@ impl Slot {
         then.actions.push(Action::Publish(Arc::clone(&self.entry), seen));
     }
 
+    /// What was saved of its transcript goes.
+    pub(super) fn leave_disk(&self, then: &mut Effects) {
+        let Record { birth, run, .. } = *self.record;
+        if printed(self).bytes > 0 {
+            then.actions.push(Action::RemoveTranscript { birth, run });
+        }
+    }
+
     /// Bytes that it takes once it is finished.
     pub(super) fn bytes(&self) -> u64 {
         let ring = self.held.as_ref().and_then(|held| held.output.progress().ring);
         let kept = ring.map_or(0, |ring| ring.memory());
-        kept + (self.record.spec.bytes() + self.record.output_bytes()) as u64
+        let filed = self.record.archive.map_or(0, |archived| archived.file_bytes);
+        kept + filed + (self.record.spec.bytes() + self.record.output_bytes()) as u64
     }
 }
 
 impl Waiting {
+    /// Somebody wants it to be over.
+    pub(super) fn for_its_end(&self) -> bool {
+        !self.kills.is_empty() || !self.deletes.is_empty()
+    }
+
     /// Tells everyone that there is no such process, and those who asked for it why.
     pub(super) fn fail(self, id: &str, error: &Error, then: &mut Effects) {
         let Waiting { starts, kills, deletes } = self;
@@ -186,6 +225,7 @@ pub(super) fn end(slot: &mut Slot, ended: Ended, wall: u64) -> End {
             printed: printed(slot),
             output_complete: last.output_complete || drained == Some(true),
             detail: "while it waited for its restart".into(),
+            typed: last.typed,
             ..last.clone()
         };
     }
@@ -205,6 +245,7 @@ pub(super) fn end(slot: &mut Slot, ended: Ended, wall: u64) -> End {
         detail,
         output: slot.output.take(),
         size: slot.entry.sizes().last().map(|(_, size)| *size),
+        typed: slot.held.as_ref().map_or(0, |held| held.output.progress().input.accepted),
     }
 }
 
@@ -226,19 +267,31 @@ pub(super) fn service_key(spec: &Spec) -> Option<ServiceKey> {
 /// What a process has printed so far.
 pub(super) fn printed(slot: &Slot) -> Printed {
     let progress = slot.held.as_ref().map(|held| held.output.progress()).unwrap_or_default();
+    let before = slot.record.archive.map(|archived| archived.figures).unwrap_or_default();
     match progress.ring {
         Some(ring) => {
             let figures = ring.figures();
             Printed {
                 next_seq: figures.next_seq,
-                bytes: figures.total_bytes,
+                bytes: before.total_bytes + figures.total_bytes,
                 last_time: figures.last_time,
             }
         }
         None => {
-            let before = slot.record.last_end().map_or(0, |end| end.printed.next_seq);
-            let next_seq = progress.next_seq.max(slot.record.first_seq).max(before);
-            Printed { next_seq, ..Printed::default() }
+            let last = slot.record.last_end().map(|end| end.printed).unwrap_or_default();
+            let outdated = slot.outdated.as_ref().map_or(0, Held::next_seq);
+            let numbers = [
+                progress.next_seq,
+                slot.record.first_seq,
+                before.next_seq,
+                last.next_seq,
+                outdated,
+            ];
+            Printed {
+                next_seq: numbers.into_iter().max().unwrap_or_default(),
+                bytes: before.total_bytes.max(last.bytes),
+                last_time: before.last_time.max(last.last_time),
+            }
         }
     }
 }
@@ -251,12 +304,8 @@ pub(super) fn release_if_empty(
 ) {
     let Some(end) = slot.record.end() else { return };
     let alone = end.exit.as_ref().is_none_or(|exit| exit.lingering.is_empty());
-    // How much was typed is asked for by who repeats a write.
-    let typed = |held: &Held| held.output.progress().input.accepted > 0;
-    if let Some(held) = slot
-        .held
-        .take_if(|held| alone && !typed(held) && end.output_complete && end.printed.bytes == 0)
-    {
+    let empty = |held: &Held| held.output.progress().ring.is_none();
+    if let Some(held) = slot.held.take_if(|held| alone && end.output_complete && empty(held)) {
         keys.remove(&held.key);
         then.actions.push(Action::Release(held.key));
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::slot::{printed, running};
+use super::slot::running;
 use super::{MADE_WAY, Now, Starter, State};
 use crate::keeper_client::Spawned;
 use crate::process::lifecycle::Happening;
@@ -33,7 +33,7 @@ impl State {
     pub(super) fn launch(&mut self, id: &Arc<str>, now: Now, then: &mut Effects) {
         let Some(slot) = self.slots.get_mut(id) else { return };
         let again = matches!(slot.record.phase, Phase::Backoff { .. });
-        let first_seq = printed(slot).next_seq;
+        let first_seq = slot.next_seq();
         (slot.started, slot.not_ready) = (None, String::new());
         slot.change(|record| {
             record.launch += u32::from(again);
@@ -49,7 +49,7 @@ impl State {
     /// Asks the keeper. What it holds of an earlier launch goes on.
     pub(super) fn spawn(&mut self, id: &Arc<str>, then: &mut Effects) {
         let Some(slot) = self.slots.get_mut(id) else { return };
-        let (record, earlier) = (Arc::clone(&slot.record), slot.take_earlier());
+        let (record, earlier) = (Arc::clone(&slot.record), slot.earlier());
         then.actions.push(Action::Spawn { record, earlier });
         self.starting += 1;
     }
@@ -79,6 +79,7 @@ impl State {
         }
         self.keys.insert(key, Arc::clone(id));
         slot.begun(Started { pid, time: start_time, moment: now.moment, ready: None });
+        then.actions.extend(slot.outdated.take().map(|held| Action::Release(held.key)));
         let starts = std::mem::take(&mut slot.waiting.starts);
         let entry = Arc::clone(&slot.entry);
         self.goes_on(id, now, then);
@@ -166,5 +167,32 @@ impl State {
         slot.waiting.fail(id, error, then);
         self.admit(now, then);
         self.over(then);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+    use std::time::Duration;
+
+    use super::super::Input;
+    use super::super::archiving::tests::{NOW, run, state};
+    use super::*;
+    use crate::supervisor::retention::Keep;
+
+    const KEEP: Keep = Keep { count: 100, age: Duration::from_secs(3600), bytes: u64::MAX };
+
+    #[test]
+    fn what_descendants_of_the_run_before_printed_is_counted_though_the_next_cannot_be_started() {
+        let (mut state, _, ring) = state(KEEP);
+        drop(run(&mut state, "a"));
+        ring.header().next_seq.store(9, Ordering::Relaxed);
+        let id = Arc::clone(&state.slots["a"].record.id);
+        let result = Err(Error::Store("no script".into()));
+        let effects = state.apply(Input::Spawned { id, result }, NOW);
+        let end = state.slots["a"].record.end().expect("it could not be started");
+        assert_eq!((end.printed.next_seq, end.printed.bytes), (9, 0));
+        let freed = |action: &Action| matches!(action, Action::KillStray(1));
+        assert_eq!(effects.actions.iter().filter(|action| freed(action)).count(), 1);
     }
 }
