@@ -15,13 +15,13 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "procyard/walk/generated/procyard/v1"
+	"procyard/walk/resuming"
 )
 
 // Two sleeps, and a word when both of them are executed.
@@ -44,8 +44,7 @@ type walk struct {
 
 func main() {
 	log.SetFlags(log.Lshortfile)
-	connection := must(grpc.NewClient("unix://"+os.Getenv("PROCYARD_SOCKET"),
-		grpc.WithTransportCredentials(insecure.NewCredentials())))
+	connection := must(resuming.Connect("unix://" + os.Getenv("PROCYARD_SOCKET")))
 	defer connection.Close()
 	w := &walk{
 		health: grpc_health_v1.NewHealthClient(connection),
@@ -73,6 +72,7 @@ func main() {
 		{"a view counts what it leaves out", w.aViewCountsWhatItLeavesOut},
 		{"a completion wakes a sleeper", w.aCompletionWakesASleeper},
 		{"leaving ends nothing", w.leavingEndsNothing},
+		{"no restart loses or doubles anything", w.noRestartLosesOrDoublesAnything},
 		{"errors carry their details", w.errorsCarryTheirDetails},
 		{"what was deleted is gone", w.whatWasDeletedIsGone},
 	} {

@@ -5,6 +5,7 @@ import queue
 import uuid
 
 import grpc
+import resuming
 from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, ResourceInfo
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -35,6 +36,7 @@ from procyard.v1.service_pb2_grpc import ProcessServiceStub
 from procyard.v1.spec_pb2 import MODE_SERVICE, Argv, Pipes, Readiness, Script, Spec, Terminal
 from procyard.v1.transcript_pb2 import STREAM_STDERR, STREAM_STDOUT, FollowRequest, ReadRequest, View
 from procyard.v1.wait_pb2 import WaitFor, WaitRequest
+from restarting import no_restart_loses_or_doubles_anything
 
 EXIT = WaitFor(exit=WaitFor.Exit())
 # Two sleeps, and a word when both of them are executed.
@@ -347,11 +349,12 @@ STEPS = (
     a_view_counts_what_it_leaves_out,
     a_completion_wakes_a_sleeper,
     leaving_ends_nothing,
+    no_restart_loses_or_doubles_anything,
     errors_carry_their_details,
     what_was_deleted_is_gone,
 )
 
-with grpc.insecure_channel(f"unix://{os.environ['PROCYARD_SOCKET']}") as channel:
+with resuming.connect(f"unix://{os.environ['PROCYARD_SOCKET']}") as channel:
     walk = Walk(channel)
     for number, step in enumerate(STEPS, 1):
         print(f"{number:2} {step.__name__.replace('_', ' ')}", flush=True)

@@ -22,6 +22,8 @@ import type { WaitFor } from "./generated/procyard/v1/WaitFor";
 import type { WatchRequest } from "./generated/procyard/v1/WatchRequest";
 import type { WatchResponse__Output as WatchResponse } from "./generated/procyard/v1/WatchResponse";
 import type { ProtoGrpcType as Procyard } from "./generated/service";
+import { noRestartLosesOrDoublesAnything } from "./restarting";
+import { channelOptions } from "./resuming";
 
 // Two sleeps, and a word when both of them are executed.
 const tree = "for n in 1 2; do sleep 1000 & until grep -q sleep /proc/$!/comm; do :; done; done; echo up; wait";
@@ -31,7 +33,8 @@ const exit: WaitFor = { exit: {} };
 
 const address = `unix://${process.env["PROCYARD_SOCKET"]}`;
 const insecure = grpc.credentials.createInsecure();
-const client = new (load<Procyard>("procyard/v1/service.proto").procyard.v1.ProcessService)(address, insecure);
+const { ProcessService } = load<Procyard>("procyard/v1/service.proto").procyard.v1;
+const client = new ProcessService(address, insecure, channelOptions);
 const health = new (load<Health>(healthProto).grpc.health.v1.Health)(address, insecure);
 
 const walk = `typescript-${randomBytes(4).toString("hex")}`;
@@ -222,6 +225,10 @@ const steps = {
     const { process } = await ask(client.get, { id: id("attached") });
     assert.equal(process?.state, "STATE_RUNNING");
     await ask(client.kill, { id: id("attached") });
+  },
+
+  async "no restart loses or doubles anything"() {
+    made.push(...(await noRestartLosesOrDoublesAnything(client, walk)));
   },
 
   async "errors carry their details"() {
