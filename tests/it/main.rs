@@ -21,4 +21,5 @@ mod service;
 mod spawning;
 mod supervising;
 mod surviving;
+mod versions;
 mod volume;

@@ -1,16 +1,23 @@
 //! The API from outside: real gRPC to a real `procyard serve`.
 
+mod archiving;
 mod attaching;
 mod becoming_ready;
 mod blocking;
 mod cancelling;
+mod coming_back;
+#[cfg(feature = "failpoints")]
+mod crashing;
 mod deleting;
+mod disk;
 mod door;
 mod ending;
 mod following;
+mod hanging;
 mod killing;
 mod limiting;
 mod listing;
+mod orphaned;
 mod outputs;
 mod pressing;
 mod queueing;
@@ -26,6 +33,7 @@ mod signalling;
 mod sleeping;
 mod starting;
 mod typing;
+mod upgrading;
 mod viewing;
 mod waiting;
 mod walk_code;

@@ -156,28 +156,7 @@ impl TestKeeper {
 
     /// A keeper that sees no cgroup v2, and so has to walk to find descendants. Needs root.
     pub fn start_without_cgroups() -> TestKeeper {
-        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-        let mounts = mounts.lines().filter(|line| line.contains(" - cgroup2 "));
-        let points: Vec<CString> =
-            mounts.map(|line| CString::new(line.split(' ').nth(4).unwrap()).unwrap()).collect();
-        TestKeeper::start_with(|command| {
-            let check = |result| match result {
-                0 => Ok(()),
-                _ => Err(std::io::Error::last_os_error()),
-            };
-            let hide = move || {
-                let (private, none) = (libc::MS_REC | libc::MS_PRIVATE, std::ptr::null());
-                // SAFETY: system calls that change this process's own mounts, seen by no other.
-                unsafe {
-                    check(libc::unshare(libc::CLONE_NEWNS))?;
-                    check(libc::mount(none, c"/".as_ptr(), none, private, none.cast()))?;
-                    let mut points = points.iter();
-                    points.try_for_each(|at| check(libc::umount2(at.as_ptr(), libc::MNT_DETACH)))
-                }
-            };
-            // SAFETY: only system calls, and memory that was allocated before the fork.
-            unsafe { command.pre_exec(hide) };
-        })
+        TestKeeper::start_with(hide_cgroups)
     }
 
     pub fn pid(&self) -> u32 {
@@ -237,6 +216,30 @@ impl Drop for TestKeeper {
     }
 }
 
+/// Has a command see no cgroup v2. Needs root.
+pub fn hide_cgroups(command: &mut Command) {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let mounts = mounts.lines().filter(|line| line.contains(" - cgroup2 "));
+    let points: Vec<CString> =
+        mounts.map(|line| CString::new(line.split(' ').nth(4).unwrap()).unwrap()).collect();
+    let check = |result| match result {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    };
+    let hide = move || {
+        let (private, none) = (libc::MS_REC | libc::MS_PRIVATE, std::ptr::null());
+        // SAFETY: system calls that change this process's own mounts, seen by no other.
+        unsafe {
+            check(libc::unshare(libc::CLONE_NEWNS))?;
+            check(libc::mount(none, c"/".as_ptr(), none, private, none.cast()))?;
+            let mut points = points.iter();
+            points.try_for_each(|at| check(libc::umount2(at.as_ptr(), libc::MNT_DETACH)))
+        }
+    };
+    // SAFETY: only system calls, and memory that was allocated before the fork.
+    unsafe { command.pre_exec(hide) };
+}
+
 /// The test in the server's place.
 pub struct Server {
     pub keeper: Keeper,
@@ -289,7 +292,7 @@ impl Server {
                         let again = self.exits.insert(key, exit);
                         assert_eq!(again, None, "an exit was told twice");
                     }
-                    Report::Drained { .. } | Report::Shutdown => {}
+                    Report::Drained { .. } | Report::Shutdown | Report::Retire => {}
                 }
             }
         })
@@ -359,9 +362,14 @@ impl RawServer {
         stream.set_read_timeout(Some(SOON)).unwrap();
         let inbox = bytes::BytesMut::new();
         let mut server = RawServer { stream, inbox, last_request: 0, log: Vec::new() };
-        server.ask(pb::to_keeper::Body::Hello(pb::Hello { version: protocol::VERSION }));
+        server.hello(protocol::VERSION);
         server.ask(pb::to_keeper::Body::Adopt(pb::Adopt {}));
         server
+    }
+
+    /// Says hello in a version.
+    pub fn hello(&mut self, version: u32) -> pb::reply::Result {
+        self.ask(pb::to_keeper::Body::Hello(pb::Hello { version, release: "test".into() }))
     }
 
     /// Sends a request and waits for its answer; what comes before it is in the log.

@@ -41,6 +41,29 @@ async fn processes_run_on_while_the_server_is_replaced() {
     assert_eq!(printed(&mut client, "runs").await, "got 0\ngot 1\ngot 2\ngot 3\ngot 4\n");
 }
 
+/// The keeper holds the listening sockets.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_is_made_while_there_is_no_server_waits_for_the_next() {
+    let service = TestService::start();
+    let mut client = service.client().await;
+    begin(&mut client, "p", shell("exec sleep 600")).await;
+    let server = service.server_pid();
+    // Stopped, the keeper starts no other.
+    service.signal(libc::SIGSTOP);
+    kill_pid(server, libc::SIGKILL);
+    until("the server is dead", || !alive(server.cast_unsigned())).await;
+    let socket = service.socket();
+    let call = tokio::spawn(async move {
+        let mut client = Client::new(connect(socket).await.unwrap());
+        get(&mut client, "p").await
+    });
+    // It has been sent, as far as anyone can tell, and nobody is there to answer.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(!call.is_finished());
+    service.signal(libc::SIGCONT);
+    assert_eq!(soon(call).await.unwrap().state(), pb::State::Running);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_ended_while_there_was_no_server_has_ended_as_it_did() {
     let service = TestService::start();
@@ -110,6 +133,29 @@ async fn a_kill_under_way_is_finished_by_the_next_server() {
     assert_eq!((exit.signal, exit.cause()), (Some(9), Cause::Killed));
     use pb::Kind::{Completed, Started, Stopping};
     assert_eq!(kinds(&events(&mut client).await), [Started, Stopping, Completed]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kill_under_way_keeps_the_signal_and_the_grace_that_it_was_given() {
+    let service = TestService::start();
+    let mut client = service.client().await;
+    let line = "trap 'echo asked' USR1; trap 'echo told' TERM; echo ready; \
+                while :; do sleep 0.01; done 2>/dev/null";
+    begin_ready(&mut client, "a", stopped_by("TERM", 1, shell(line))).await;
+    let asking =
+        pb::KillRequest { signal: Some("USR1".into()), grace: Some(millis(600_000)), ..kill("a") };
+    let mut caller = service.client().await;
+    let killing = tokio::spawn(async move { caller.kill(asking).await.map(drop) });
+    let asked =
+        |times: &str| pb::WaitRequest { wait: Some(until_output(times)), ..wait_for_it("a") };
+    assert!(soon(client.wait(asked("asked"))).await.unwrap().into_inner().wait.unwrap().met);
+    service.kill_server();
+    assert!(soon(killing).await.unwrap().is_err(), "its server is gone");
+    let mut client = service.client().await;
+    let again = soon(client.wait(asked("asked\nasked"))).await.unwrap().into_inner();
+    assert!(again.wait.unwrap().met, "it was ended in another way");
+    soon(client.kill(kill_at_once("a"))).await.unwrap();
+    assert!(!printed(&mut client, "a").await.contains("told"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -257,14 +303,16 @@ async fn a_transcript_that_is_gone_is_told_as_a_gap() {
     let mut service = TestService::start();
     let mut client = service.client().await;
     finish(&mut client, "done", shell("echo hi")).await;
-    service.restart();
+    service.stop();
+    std::fs::remove_file(service.directory.path().join("state/transcripts/1.1")).unwrap();
+    service.begin_anew(|_| {});
     let mut client = service.client().await;
     let read = pb::ReadRequest { id: "done".into(), ..Default::default() };
     let answer = soon(client.read(read)).await.unwrap().into_inner();
     let gap = answer.gap.expect("nobody is told that something is missing");
     assert_eq!((gap.from_seq, gap.to_seq, answer.ended), (1, 1, true));
     let transcript = get(&mut client, "done").await.transcript.unwrap();
-    assert_eq!((transcript.total_bytes, transcript.dropped_bytes), (3, 3));
+    assert_eq!((transcript.total_bytes, transcript.next_seq), (3, 2));
 }
 
 /// The store refuses while another holds its lock.

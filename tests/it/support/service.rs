@@ -32,9 +32,29 @@ impl TestService {
         TestService { child, directory }
     }
 
+    /// A service from a file of its own, `procyard` in its directory, that a test may replace.
+    pub fn start_from_copy() -> TestService {
+        TestService::start_from_copy_with(|_| {})
+    }
+
+    /// The same whose command was changed.
+    pub fn start_from_copy_with(change: impl FnOnce(&mut Command)) -> TestService {
+        let directory = tempfile::tempdir().unwrap();
+        let copy = directory.path().join("procyard");
+        if std::fs::hard_link(binary(), &copy).is_err() {
+            std::fs::copy(binary(), &copy).unwrap();
+        }
+        let child = TestService::command_of(&copy, directory.path(), change).spawn().unwrap();
+        TestService { child, directory }
+    }
+
     /// The command of a service in a directory.
     pub fn command(directory: &Path, change: impl FnOnce(&mut Command)) -> Command {
-        let mut command = Command::new(binary());
+        TestService::command_of(binary().as_ref(), directory, change)
+    }
+
+    fn command_of(program: &Path, directory: &Path, change: impl FnOnce(&mut Command)) -> Command {
+        let mut command = Command::new(program);
         command.arg("serve");
         command.arg("--listen").arg(format!("unix://{}", directory.join("s.sock").display()));
         command.arg("--state-dir").arg(directory.join("state"));
@@ -104,7 +124,12 @@ impl TestService {
 
     /// Ends the server process as an accident would. The keeper starts another.
     pub fn kill_server(&self) {
-        kill_pid(self.server_pid(), libc::SIGKILL);
+        let server = self.server_pid();
+        kill_pid(server, libc::SIGKILL);
+        // Until then it could take one more connection along.
+        while alive(server.cast_unsigned()) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     pub fn signal(&self, signal: i32) {
