@@ -4,6 +4,7 @@
  *   child idle [LINE]    prints the line, then waits for its end
  *   child flood BYTES    prints that many bytes as fast as they are taken; 0: for ever
  *   child clock TICKS    prints CLOCK_REALTIME in nanoseconds every millisecond
+ *   child pulse MILLIS   prints a line that often, for ever
  */
 #include <sys/syscall.h>
 
@@ -90,6 +91,15 @@ static void tell_time(long ticks)
     }
 }
 
+static void pulse(long milliseconds)
+{
+    for (;;) {
+        long pause[2] = {milliseconds / 1000, milliseconds % 1000 * 1000000};
+        print("pulse\n", 6);
+        call(SYS_nanosleep, (long)pause, 0, 0, 0);
+    }
+}
+
 __attribute__((used, noreturn)) void run(long *stack)
 {
     long count = stack[0];
@@ -100,6 +110,8 @@ __attribute__((used, noreturn)) void run(long *stack)
             idle(argument);
         else if (argument && words[1][0] == 'f')
             flood(number(argument));
+        else if (argument && words[1][0] == 'p')
+            pulse(number(argument));
         else if (argument)
             tell_time(number(argument));
     }

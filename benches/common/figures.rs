@@ -13,6 +13,7 @@ pub(crate) enum Unit {
     Kibibytes,
     Percent,
     Microseconds,
+    Milliseconds,
     Count,
 }
 
@@ -24,6 +25,7 @@ impl Unit {
             Unit::Kibibytes => "KiB",
             Unit::Percent => "%",
             Unit::Microseconds => "µs",
+            Unit::Milliseconds => "ms",
             Unit::Count => "",
         }
     }

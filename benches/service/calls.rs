@@ -108,7 +108,7 @@ pub(crate) fn list(bench: &Bench, states: &[pb::State]) -> Result<Measured> {
 }
 
 /// Starts so many processes and waits for their ends.
-async fn finish(client: &Client, program: &str, count: usize) -> Result<()> {
+pub(crate) async fn finish(client: &Client, program: &str, count: usize) -> Result<()> {
     const AT_ONCE: usize = 64;
     let several = (0..AT_ONCE).map(async |part| {
         for _ in (part..count).step_by(AT_ONCE) {

@@ -1,7 +1,7 @@
 //! What the service costs its clients, mostly as ratios to bare system calls, taken in one run.
 //!
 //! Owns the list of figures with their targets. Each measurement is a function in `starts`,
-//! `stream`, `echo`, `calls`, `followers` or `idle`. `yard` is a whole procyard of its own for each
+//! `stream`, `echo`, `calls`, `followers`, `recovery` or `idle`. `yard` is a whole procyard of its own for each
 //! of them, with this process as its client; `common` is what benches share.
 //!
 //! ```text
@@ -14,6 +14,7 @@ mod common;
 mod echo;
 mod followers;
 mod idle;
+mod recovery;
 mod starts;
 mod stream;
 mod yard;
@@ -130,6 +131,24 @@ const CASES: &[Case] = &[
         Unit::Microseconds,
         AtMost(2.5),
         followers::cpu_per_delivery,
+    ),
+    case(
+        "SIGKILL → all followers flow, 10 live, p50",
+        Unit::Milliseconds,
+        AtMost(50.0),
+        |bench| recovery::until_all_flow(bench, recovery::FEW),
+    ),
+    case(
+        "SIGKILL → all followers flow, 100 live, p50",
+        Unit::Milliseconds,
+        AtMost(100.0),
+        |bench| recovery::until_all_flow(bench, recovery::SOME),
+    ),
+    case(
+        "the same, 1000 live, 10,000 finished, p50",
+        Unit::Milliseconds,
+        AtMost(1000.0),
+        |bench| recovery::until_all_flow(bench, recovery::many(bench)),
     ),
     case("PSS, no processes", Unit::Kibibytes, AtMost(12288.0), idle::empty_memory),
     case("PSS per silent process, 1000", Unit::Kibibytes, AtMost(3.0), |bench| {

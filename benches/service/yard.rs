@@ -4,6 +4,7 @@
 //! of. When it is dropped the service ends, and with it all that it held.
 
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
@@ -38,7 +39,12 @@ pub(crate) enum Settings {
 
 impl Yard {
     pub(crate) fn open() -> Result<Yard> {
-        let serve = Serve::start()?;
+        Yard::open_with(|_| {})
+    }
+
+    /// A service whose command was changed.
+    pub(crate) fn open_with(change: impl FnOnce(&mut Command)) -> Result<Yard> {
+        let serve = Serve::start_with(change)?;
         let runtime = runtime()?;
         let client = runtime.block_on(connect(serve.socket(), Settings::Tuned))?;
         Ok(Yard { client, runtime, serve })
