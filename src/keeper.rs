@@ -5,10 +5,10 @@
 //! synchronous; no network, no disk on its way. It knows nothing of queues, services, timeouts
 //! or owners: all that is the server's, which asks for everything it wants done (`requests`).
 //!
-//! To be read in this order: `turns` is the loop and the state; `requests`, `continuing`,
-//! `ending` and `kill` are what it does; `held` is what it holds; `spawn`, `streams`, `output`, `ring`, `input`,
-//! `terminal`, `reap`, `tree` and `cgroup` are how; `link`, `pulse`, `server`,
-//! `binary` and `upgrade` are the other process.
+//! To be read in this order: `turns` is the loop and the state; `requests`, `continuing`, `ending`
+//! and `kill` are what it does; `held` is what it holds; `spawn`, `streams`, `output`, `ring`,
+//! `input`, `terminal`, `reap`, `tree` and `cgroup` are how; `link`, `pulse`, `server`, `binary` and
+//! `upgrade` are the other process; `left` is what an earlier keeper left.
 
 mod binary;
 mod cgroup;

@@ -11,8 +11,8 @@ use crate::telemetry::Format;
 /// What the supervisor keeps, and where.
 #[derive(clap::Args, Clone)]
 pub(super) struct Options {
-    /// Where records, events and finished transcripts are kept. The default is $XDG_STATE_HOME/procyard or
-    /// ~/.local/state/procyard, for root /var/lib/procyard.
+    /// Where records, events and finished transcripts are kept. The default is
+    /// $XDG_STATE_HOME/procyard or ~/.local/state/procyard, for root /var/lib/procyard.
     #[arg(long, value_name = "PATH", env = "PROCYARD_STATE_DIR")]
     state_dir: Option<PathBuf>,
     /// Finished processes that are kept at most; the oldest go first.
