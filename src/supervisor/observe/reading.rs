@@ -53,6 +53,12 @@ impl Followed {
         batch
     }
 
+    /// There is a ring, and what is read next is or was in it.
+    fn is_at_hand(&self) -> bool {
+        let first_ever = self.follower.first_ever();
+        first_ever.is_some_and(|first| first <= self.follower.next_seq())
+    }
+
     fn total(&self) -> Option<u64> {
         Some(self.follower.total()? + self.before.total)
     }
@@ -90,14 +96,12 @@ impl Observer {
 
     /// The file that has what comes next.
     fn in_file(&self) -> Option<Archived> {
-        let record = Arc::clone(&self.seen.borrow().record);
+        let seen = self.seen.borrow();
+        let archived = seen.record.archive?;
         // A ring that was taken hold of is at hand, whoever has released it.
-        let ring = |followed: &&Followed| {
-            let first_ever = followed.follower.first_ever();
-            followed.run == record.run && first_ever.is_some_and(|first| first <= self.next_seq())
-        };
-        let archived = record.archive.filter(|_| self.followed.as_ref().filter(ring).is_none());
-        archived.filter(|archived| self.next_seq() < archived.figures.next_seq)
+        let ring = |followed: &Followed| followed.run == seen.record.run && followed.is_at_hand();
+        let in_ring = self.followed.as_ref().is_some_and(ring);
+        (!in_ring && self.next_seq() < archived.figures.next_seq).then_some(archived)
     }
 
     /// Takes what is there. What comes later wakes [`Observer::changed`].
@@ -154,7 +158,13 @@ impl Observer {
     /// The same without waiting for the disk. What has to be read from a file first wakes
     /// [`Observer::changed`], too.
     pub(in crate::supervisor) fn read(&mut self, max_bytes: usize) -> Batch {
-        let seen = self.seen.borrow_and_update().clone();
+        // Most who read have what they read at hand, and nothing else is to be looked at.
+        let key = self.seen.borrow_and_update().held.as_ref().map(|held| held.key);
+        let same = |followed: &&mut Followed| key == Some(followed.key) && followed.is_at_hand();
+        if let Some(followed) = self.followed.as_mut().filter(same) {
+            return followed.read(max_bytes);
+        }
+        let seen = self.seen.borrow().clone();
         if let Some(archived) = self.in_file() {
             let mut batch = self.read_file(archived, max_bytes);
             self.read_on(&seen, &mut batch, max_bytes);

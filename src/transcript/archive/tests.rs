@@ -1,3 +1,5 @@
+//! Files in blocks: read from every place, cut and altered anywhere, against what was written.
+
 use std::io;
 
 use super::*;
