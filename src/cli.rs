@@ -4,6 +4,7 @@ mod keeper;
 mod options;
 mod serve;
 mod server;
+mod token;
 mod upgrade;
 
 use std::process::ExitCode;
@@ -26,6 +27,8 @@ enum Command {
     Serve(serve::Serve),
     /// Replaces the server of a running `serve` by the version that is now on disk.
     Upgrade(upgrade::Upgrade),
+    /// Makes tokens, and takes them back.
+    Token(token::Token),
     /// The server that `serve` starts and restarts; not to be run by hand.
     #[command(hide = true)]
     Server(server::Server),
@@ -40,12 +43,13 @@ pub fn main() -> ExitCode {
     let format = match &cli.command {
         Command::Serve(serve) => serve.options.log_format,
         Command::Server(server) => server.options.log_format,
-        Command::Upgrade(_) | Command::Keeper(_) => Format::Text,
+        Command::Upgrade(_) | Command::Token(_) | Command::Keeper(_) => Format::Text,
     };
     crate::telemetry::init(format);
     let done = match cli.command {
         Command::Serve(serve) => serve.run(),
         Command::Upgrade(upgrade) => upgrade.run(),
+        Command::Token(token) => token.run(),
         Command::Server(server) => server.run(),
         Command::Keeper(keeper) => keeper.run(),
     };

@@ -7,7 +7,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -28,7 +28,7 @@ pub enum Listen {
     Unix(PathBuf),
     /// `unix-abstract:name`
     Abstract(String),
-    /// `tcp://127.0.0.1:7450`; loopback only.
+    /// `tcp://127.0.0.1:7450`
     Tcp(SocketAddr),
 }
 
@@ -44,9 +44,6 @@ pub enum BadListen {
     /// It is not an IP address and a port.
     #[error("an IP address and a port are needed, as in tcp://127.0.0.1:7450")]
     Address,
-    /// It is reached from elsewhere.
-    #[error("without credentials procyard listens on loopback only, as in tcp://127.0.0.1:7450")]
-    NotLoopback,
 }
 
 impl FromStr for Listen {
@@ -65,12 +62,7 @@ impl FromStr for Listen {
             return Ok(Listen::Abstract(name.into()));
         }
         let address = address.strip_prefix("tcp://").ok_or(BadListen::Form)?;
-        let address: SocketAddr = address.parse().map_err(|_| BadListen::Address)?;
-        if address.ip().is_loopback() {
-            Ok(Listen::Tcp(address))
-        } else {
-            Err(BadListen::NotLoopback)
-        }
+        Ok(Listen::Tcp(address.parse().map_err(|_| BadListen::Address)?))
     }
 }
 
@@ -96,12 +88,17 @@ impl Listen {
         Listen::Unix(directory.join("procyard.sock"))
     }
 
-    /// Opens the socket.
-    pub fn open(&self) -> io::Result<Opened> {
+    /// Whether it is reached from other machines.
+    pub fn is_beyond_loopback(&self) -> bool {
+        matches!(self, Listen::Tcp(address) if !address.ip().to_canonical().is_loopback())
+    }
+
+    /// Opens the socket. Its file, if it has one, is for those within reach.
+    pub fn open(&self, reach: Reach) -> io::Result<Opened> {
         let opened = |socket, file, place| Opened { socket, file, place };
         Ok(match self {
             Listen::Unix(path) => {
-                let (socket, file) = listen_at(path)?;
+                let (socket, file) = listen_at(path, reach)?;
                 opened(socket, Some(file), self.clone())
             }
             Listen::Abstract(name) => {
@@ -147,15 +144,24 @@ impl Drop for SocketFile {
     }
 }
 
-/// A socket that only its owner can reach, in a directory that is made if it is missing. A stale
+/// Who can connect to the file of a Unix socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Its owner.
+    Owner,
+    /// Whoever can reach its directory. Who is let in is then decided by who it is.
+    Everyone,
+}
+
+/// A socket for those within reach, in a directory that is made if it is missing. A stale
 /// socket is replaced; one that answers is another instance's.
-pub fn listen_at(path: &Path) -> io::Result<(OwnedFd, SocketFile)> {
+pub fn listen_at(path: &Path, reach: Reach) -> io::Result<(OwnedFd, SocketFile)> {
     let refuse = |kind, what: &str| Err(io::Error::new(kind, what));
     if SocketAddrUnix::new(path).is_err() {
         return refuse(io::ErrorKind::InvalidInput, "a socket's path has at most 107 bytes");
     }
     if let Some(directory) = path.parent() {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+        make(directory, reach)?;
         let found = fs::metadata(directory)?;
         let owner = found.uid();
         if owner != 0 && owner != rustix::process::getuid().as_raw() {
@@ -165,6 +171,12 @@ pub fn listen_at(path: &Path) -> io::Result<(OwnedFd, SocketFile)> {
         if mode & 0o022 != 0 && mode & 0o1000 == 0 {
             let problem = "others may write to the directory, and could take the socket's place";
             return refuse(io::ErrorKind::PermissionDenied, problem);
+        }
+        if reach == Reach::Everyone && mode & 0o001 == 0 {
+            let directory = directory.display();
+            tracing::warn!(
+                "other users cannot enter {directory}: use chmod o+x for those that are known"
+            );
         }
     }
     // Whoever else finds the same stale socket waits here until this one is in its place.
@@ -183,7 +195,11 @@ pub fn listen_at(path: &Path) -> io::Result<(OwnedFd, SocketFile)> {
     // Left by one with the same pid that was killed right here.
     let _ = fs::remove_file(&nameless);
     // Made with the right permissions, not given them afterwards: no moment when others get in.
-    let mask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
+    let denied = match reach {
+        Reach::Owner => 0o177,
+        Reach::Everyone => 0o111,
+    };
+    let mask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(denied));
     let listener = UnixListener::bind(&nameless);
     rustix::process::umask(mask);
     let listener = listener?;
@@ -192,8 +208,21 @@ pub fn listen_at(path: &Path) -> io::Result<(OwnedFd, SocketFile)> {
     Ok((listener.into(), file))
 }
 
-/// Keeps other instances out of a directory while a socket in it is looked at and replaced.
-fn alone_in(directory: &Path) -> io::Result<fs::File> {
+/// Makes a directory, and those on the way to it, so that it can be entered by those within reach.
+fn make(directory: &Path, reach: Reach) -> io::Result<()> {
+    let missing = directory.ancestors().take_while(|directory| !directory.exists());
+    let missing: Vec<_> = missing.filter(|path| !path.as_os_str().is_empty()).collect();
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    if reach == Reach::Everyone {
+        // Whatever the umask says.
+        let entered = fs::Permissions::from_mode(0o711);
+        missing.into_iter().try_for_each(|path| fs::set_permissions(path, entered.clone()))?;
+    }
+    Ok(())
+}
+
+/// Keeps other instances out of a directory while something in it is looked at and replaced.
+pub(crate) fn alone_in(directory: &Path) -> io::Result<fs::File> {
     let directory = fs::File::open(directory)?;
     for _ in 0..PATIENCE.as_millis() / PAUSE.as_millis() {
         match rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
@@ -237,6 +266,34 @@ mod tests {
         assert_eq!(reason("unix-abstract:"), BadListen::Form);
         assert_eq!(reason("unix://p.sock"), BadListen::Relative);
         assert_eq!(reason("tcp://localhost"), BadListen::Address);
-        assert_eq!(reason("tcp://0.0.0.0:7450"), BadListen::NotLoopback);
+    }
+
+    #[test]
+    fn a_directory_that_is_made_can_be_entered_by_those_within_reach() {
+        let directory = tempfile::tempdir().unwrap();
+        for (reach, name, expected) in [(Reach::Owner, "a", 0o700), (Reach::Everyone, "b", 0o711)] {
+            let (outer, inner) =
+                (directory.path().join(name), directory.path().join(name).join("c"));
+            make(&inner, reach).unwrap();
+            for made in [outer, inner] {
+                assert_eq!(fs::metadata(made).unwrap().mode() & 0o7777, expected);
+            }
+        }
+        // What was there is left as it is.
+        let there = directory.path().join("a");
+        make(&there, Reach::Everyone).unwrap();
+        assert_eq!(fs::metadata(there).unwrap().mode() & 0o7777, 0o700);
+    }
+
+    #[test]
+    fn what_is_reached_from_elsewhere_is_known() {
+        let far = |address: &str| address.parse::<Listen>().unwrap().is_beyond_loopback();
+        for address in ["tcp://0.0.0.0:1", "tcp://[::]:1", "tcp://192.0.2.1:1"] {
+            assert!(far(address), "{address}");
+        }
+        for address in ["tcp://127.1.2.3:1", "tcp://[::1]:1", "tcp://[::ffff:127.0.0.1]:1"] {
+            assert!(!far(address), "{address}");
+        }
+        assert!(!far("unix:///run/p.sock") && !far("unix-abstract:p"));
     }
 }

@@ -8,7 +8,8 @@ pub mod from_proto;
 pub mod to_proto;
 
 mod attach;
-mod clip;
+pub(crate) mod audit;
+pub(crate) mod clip;
 mod follow;
 pub mod framework;
 pub mod info;
@@ -20,6 +21,7 @@ mod screen;
 pub mod service;
 mod sleep;
 mod status;
+mod streams;
 #[cfg(test)]
 mod tests;
 mod watch;

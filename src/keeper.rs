@@ -7,12 +7,13 @@
 //!
 //! To be read in this order: `turns` is the loop and the state; `requests`, `continuing`, `ending`
 //! and `kill` are what it does; `held` is what it holds; `spawn`, `streams`, `output`, `ring`,
-//! `input`, `terminal`, `reap`, `tree` and `cgroup` are how; `link`, `pulse`, `server`, `binary` and
+//! `input`, `terminal`, `reap`, `tree`, `cgroup` and `controllers` are how; `link`, `pulse`, `server`, `binary` and
 //! `upgrade` are the other process; `left` is what an earlier keeper left.
 
 mod binary;
 mod cgroup;
 mod continuing;
+mod controllers;
 mod ending;
 mod held;
 mod input;
@@ -108,13 +109,17 @@ impl Ground {
                 Source::Control(listener)
             }
         };
-        let cgroups = cgroup::Cgroups::probe(&mut self.spawner);
+        let mut cgroups = cgroup::Cgroups::probe(&mut self.spawner);
+        let controllers = controllers::Controllers::probe(cgroups.as_mut());
+        let sandbox = self.spawner.probe_sandbox();
         let mut keeper = Keeper {
             poller,
             signals: self.signals,
             spawner: self.spawner,
             forest: tree::Forest::new(std::process::id().cast_signed()),
+            controllers,
             cgroups,
+            sandbox,
             held: held::Table::default(),
             link: None,
             source,
@@ -125,6 +130,7 @@ impl Ground {
             stalled: Vec::new(),
             retry_at: None,
             sweep_due: false,
+            last_sweep: Instant::now(),
             serve_due: false,
             held_back: false,
             kills_due: false,
@@ -132,7 +138,8 @@ impl Ground {
             stop: None,
         };
         let domain = keeper.kill_domain();
-        tracing::info!(pid = std::process::id(), kill_domain = ?domain, "keeping");
+        let limits = keeper.controllers.enforceable();
+        tracing::info!(pid = std::process::id(), kill_domain = ?domain, ?limits, "keeping");
         keeper.run()
     }
 }

@@ -14,7 +14,9 @@ use std::os::unix::net::UnixStream;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::failpoint::{self, Point};
-use crate::process::{Descendant, Exit, InputState, KillDomain, Launch, Refused, Size};
+use crate::process::{
+    Descendant, Enforceable, Exit, InputState, KillDomain, Launch, Parts, Refused, Size, step,
+};
 use crate::protocol::{self, Version, pb};
 use connection::{Answered, Ask, Connection};
 use pb::to_keeper::Body;
@@ -52,6 +54,10 @@ pub struct Welcome {
     pub pid: u32,
     /// How it ends trees.
     pub kill_domain: KillDomain,
+    /// Which limits of whole trees it can enforce.
+    pub limits: Enforceable,
+    /// Which parts of a sandbox it can put up; none: it is too old to confine anyone.
+    pub sandbox: Option<Parts>,
 }
 
 /// A process that was started.
@@ -178,12 +184,6 @@ impl Keeper {
         Ok((Keeper { asks, version }, Reports { receiver }, welcome))
     }
 
-    /// Whether this keeper knows of beats. One of the version before does not, and nobody can tell
-    /// whether it hangs.
-    pub fn has_beats(&self) -> bool {
-        self.version.has_beats()
-    }
-
     /// Says that clients are about to be let in. From then on the keeper expects beats.
     pub async fn serving(&self) -> Result<(), KeeperError> {
         self.done(Body::Serving(pb::Serving {})).await
@@ -204,7 +204,17 @@ impl Keeper {
     }
 
     /// Starts a process. A repeated spawn of the same id and run finds the first.
+    /// One that is confined is refused where the keeper is too old to know of that.
     pub async fn spawn(&self, launch: Launch) -> Result<Spawned, KeeperError> {
+        if !launch.limits.is_none() && !self.version.confines() {
+            let (step, errno) = (step::LIMIT_TREE.into(), libc::EOPNOTSUPP);
+            return Err(Refused::SpawnFailed { step, errno, path: String::new() }.into());
+        }
+        if launch.is_confined() && !self.version.confines() {
+            let version = self.version.number();
+            let what = format!("a keeper of version {version} cannot confine a process");
+            return Err(Refused::Version(what).into());
+        }
         match self.ask(Body::Spawn(launch.into())).await? {
             Answered::Spawned(spawned) => Ok(spawned),
             other => Err(unexpected(&other)),

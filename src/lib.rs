@@ -16,6 +16,8 @@ pub mod keeper;
 
 pub mod keeper_client;
 
+pub mod access;
+
 pub mod events;
 pub mod store;
 
@@ -31,3 +33,7 @@ pub mod cli;
 pub mod telemetry;
 
 pub mod failpoint;
+
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;

@@ -9,6 +9,7 @@ pub mod keys;
 pub mod lifecycle;
 pub mod record;
 pub mod restart;
+pub mod sandbox;
 pub mod selector;
 pub mod signal;
 pub mod spec;
@@ -23,10 +24,11 @@ pub use record::{
     Archived, Cause, End, Outcome, Phase, Printed, Record, Started, State, StructuredOutput,
 };
 pub use restart::Restarts;
+pub use sandbox::{Files, Parts, Sandbox};
 pub use selector::{AnyOf, Selector};
 pub use spec::{
-    Environment, Limits, Mode, Policy, Probe, Program, Readiness, Restart, Script, Service, Spec,
-    Stop, Streams,
+    DEFAULT_INTERPRETER, Environment, Limits, Mode, Policy, Probe, Program, Readiness, Restart,
+    Script, Service, Spec, Stop, Streams,
 };
 pub use wait::{Until, WaitFor};
 
@@ -54,6 +56,8 @@ pub struct Launch {
     pub nice: Option<i32>,
     /// OOM score adjustment; none: 0 where that is permitted.
     pub oom_score_adj: Option<i32>,
+    /// What it and its descendants may use together.
+    pub limits: TreeLimits,
     /// Size of its ring.
     pub ring_bytes: u64,
     /// What happens when the ring is full.
@@ -63,6 +67,14 @@ pub struct Launch {
     /// It goes on with the ring of the newest earlier run of its id, which must have ended, if that
     /// is still held; the earlier run is then released.
     pub continues: bool,
+    /// Real paths: its directory, and what is writable in its sandbox, lie in or below one of them;
+    /// none: anywhere.
+    pub roots: Vec<Vec<u8>>,
+    /// What it may reach.
+    pub sandbox: Sandbox,
+    /// The keeper's number of a process whose network and mounts it has, where its sandbox asks for
+    /// some of its own.
+    pub beside: Option<u64>,
 }
 
 impl Launch {
@@ -79,11 +91,20 @@ impl Launch {
             rlimits: Vec::new(),
             nice: None,
             oom_score_adj: None,
+            limits: TreeLimits::default(),
             ring_bytes: DEFAULT_RING,
             overflow: Overflow::DropOldest,
             first_seq: 1,
             continues: false,
+            roots: Vec::new(),
+            sandbox: Sandbox::default(),
+            beside: None,
         }
+    }
+
+    /// Whether it asks for what keepers before version 4 would ignore.
+    pub fn is_confined(&self) -> bool {
+        !self.roots.is_empty() || self.sandbox != Sandbox::default()
     }
 }
 
@@ -138,6 +159,35 @@ pub struct User {
     pub groups: Vec<u32>,
 }
 
+/// What a process and its descendants may use together. 0: no limit of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TreeLimits {
+    /// Memory, bytes.
+    pub memory_bytes: u64,
+    /// Processes and threads.
+    pub processes: u32,
+    /// CPUs, in thousandths.
+    pub milli_cpus: u64,
+}
+
+impl TreeLimits {
+    /// Nothing is limited.
+    pub fn is_none(&self) -> bool {
+        *self == TreeLimits::default()
+    }
+}
+
+/// Which limits of whole trees can be enforced.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Enforceable {
+    /// Memory.
+    pub memory: bool,
+    /// Processes and threads.
+    pub processes: bool,
+    /// CPUs.
+    pub cpus: bool,
+}
+
 /// What happens when a ring is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Overflow {
@@ -162,6 +212,13 @@ pub struct Exit {
     pub final_seq: u64,
     /// Descendants that lived on.
     pub lingering: Vec<Descendant>,
+    /// How many of its tree the kernel had killed for want of memory by then; known where its
+    /// memory is limited.
+    #[serde(default)]
+    pub oom_kills: u64,
+    /// It counts as one of them: nothing else is known to have killed it.
+    #[serde(default)]
+    pub out_of_memory: bool,
 }
 
 /// Code or signal, never both.
@@ -226,8 +283,19 @@ pub enum KillDomain {
 pub mod step {
     /// The kernel made no process.
     pub const MAKE: &str = "cannot make a process";
+    /// The limits of its tree could not be set.
+    pub const LIMIT_TREE: &str = "cannot limit its tree";
     /// The user could not be changed.
     pub const USER: &str = "cannot become the user";
+    /// The user could not be changed, because the sandbox takes a user namespace.
+    pub const USER_INSIDE: &str =
+        "cannot become another user in the sandbox, which takes a user namespace here";
+    /// The directory could not be entered.
+    pub const DIRECTORY: &str = "cannot enter the directory";
+    /// The directory was entered, and is not below a root.
+    pub const OUTSIDE: &str = "the directory is outside of the roots";
+    /// What keeps it in could not be put up.
+    pub const CONFINE: &str = "cannot put up the sandbox";
     /// No terminal could be had.
     pub const TERMINAL: &str = "cannot open a terminal";
 }

@@ -16,6 +16,7 @@ pub(crate) use convert::size;
 pub use version::{BEFORE, VERSION, Version};
 
 /// The messages as prost makes them from `proto/procyard/keeper/v1`.
+#[expect(clippy::large_enum_variant, reason = "messages are looked at one by one, not kept")]
 pub mod pb {
     include!(concat!(env!("OUT_DIR"), "/procyard.keeper.v1.rs"));
 }

@@ -6,18 +6,25 @@
 //! processes end, then the connections. One that another server takes over from ends its
 //! connections and nothing else.
 
-mod authority;
+mod acquaintance;
+pub(crate) mod authority;
 mod browsers;
 mod connections;
+pub mod credentials;
 mod descriptors;
+mod fresh;
+mod probes;
 mod pulse;
 mod services;
 mod socket;
+mod spare_thread;
+pub mod tls;
 
 use std::error::Error;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::failpoint::{self, Point};
@@ -26,8 +33,12 @@ use crate::grpc::info::About;
 use crate::grpc::service::Service;
 use crate::keeper_client::{Keeper, Reports, Welcome};
 use crate::store::{Limits, Loaded, StateDir, Store};
-use crate::supervisor::{Capacity, FromKeeper, Keep, Stage, Supervisor};
+use crate::supervisor::{
+    Capacity, Confinement, FromKeeper, Keep, Stage, Supervisor, Whole, enforceable_limits,
+};
 use connections::Door;
+use credentials::{Access, Credentials};
+use tls::Tls;
 
 /// How long connections may take to end once every process has. With the longest grace of a
 /// shutdown this stays below the time after which the keeper ends everything by itself.
@@ -49,6 +60,10 @@ pub struct Options {
     pub max_events: u64,
     /// How many may run at a time.
     pub capacity: Capacity,
+    /// Who may call.
+    pub access: Access,
+    /// Where processes may run, and what they may reach.
+    pub confinement: Confinement,
 }
 
 /// Serves until the keeper says that it is time to stop, or is gone.
@@ -60,7 +75,11 @@ pub fn run(
     descriptors::raise_limit();
     descriptors::outlive_file_limit();
     // One thread for everything but the store: what wakes whom never crosses a core.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .thread_keep_alive(spare_thread::IDLE)
+        .build()?;
+    runtime.spawn(spare_thread::keep());
     // Before the keeper is spoken to, which may then end another server in favour of this one;
     // what that one uses is touched when it is gone, and the keeper has said so.
     Store::understands(&options.state_dir)?;
@@ -100,6 +119,8 @@ async fn serve(
     let about = About {
         instance_id: loaded.instance_id.clone(),
         kill_domain: welcome.kill_domain,
+        limits: enforceable_limits(welcome.limits),
+        sandbox: welcome.sandbox,
         max_message_bytes: MESSAGE_LIMIT,
         max_finished: options.keep.count,
         max_events: options.max_events,
@@ -107,14 +128,23 @@ async fn serve(
         began: (SystemTime::now(), Instant::now()),
         repaired: loaded.repaired.clone(),
     };
-    let from_keeper = FromKeeper { keeper: keeper.clone(), reports, held };
+    let from_keeper = FromKeeper {
+        keeper: keeper.clone(),
+        reports,
+        held,
+        limits: welcome.limits,
+        sandbox: welcome.sandbox,
+    };
     let (keep, capacity) = (options.keep, options.capacity.clone());
+    let (state_dir, confinement) = (&options.state_dir, options.confinement.clone());
     let supervisor =
-        Supervisor::begin(from_keeper, store, loaded, keep, capacity, &options.state_dir).await;
+        Supervisor::begin(from_keeper, store, loaded, keep, capacity, state_dir, confinement).await;
     let stage = supervisor.stage();
-    let services =
-        services::assemble(Service::new(supervisor.clone(), about), stage.clone()).await?;
-    let door = Door::new(listeners)?;
+    let credentials = Arc::new(Credentials::new(&options.access));
+    let service = Service::new(supervisor.clone(), about, options.capacity.quotas);
+    let services = services::assemble(service, stage.clone(), credentials).await?;
+    let tls = options.access.tls.as_ref().map(Tls::new);
+    let door = Door::new(listeners, tls)?;
     let beating = tokio::spawn(pulse::run(keeper, services.health.clone(), stage.clone()));
     let ended = async {
         // Health has turned by then.
@@ -129,7 +159,7 @@ async fn serve(
 }
 
 /// Waits until connections are to end, and tells how long they may take.
-async fn end_of(supervisor: &Supervisor) -> Duration {
+async fn end_of(supervisor: &Whole) -> Duration {
     let mut stage = supervisor.stage();
     let _ = stage.wait_for(|stage| *stage >= Stage::AllOver).await;
     let reached = *stage.borrow();

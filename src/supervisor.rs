@@ -12,6 +12,7 @@
 
 mod actor;
 mod archives;
+mod confining;
 mod effects;
 mod errands;
 mod error;
@@ -21,12 +22,14 @@ mod observe;
 mod orphans;
 mod outputs;
 mod queue;
+mod quota;
 mod readiness;
 mod recovery;
 mod registry;
 mod replay;
 mod retention;
 mod saving;
+mod seeing;
 mod state;
 mod viewing;
 
@@ -35,25 +38,30 @@ use std::sync::Arc;
 
 use tokio::sync::{Mutex, Semaphore, mpsc, oneshot, watch};
 
+use crate::access::{Caller, Grant};
 use crate::events::EventLog;
 use crate::failpoint::{self, Point};
 use crate::keeper_client::{Adopted, Keeper, KeeperError, Reports, Write, Written};
-use crate::process::{Refused, Selector, Size, Spec, State};
+use crate::process::{self, Enforceable, Refused, Selector, Size, Spec, State};
 use crate::store::{Loaded, Store};
 use actor::{Actor, Queue, READERS, now};
 use archives::Archives;
+use confining::Confiner;
 use launch::Ground;
+use registry::Registry;
 use saving::Saver;
 use state::{Call, Left, Starter};
 
 pub use actor::Stage;
+pub use confining::{Confinement, is_within};
 pub use effects::{Begun, Killed};
 pub use error::{BadField, Error};
-pub use limits::ENFORCEABLE as ENFORCEABLE_LIMITS;
+pub use limits::enforceable as enforceable_limits;
 pub use observe::{Observer, QuietFrom, Waited, figures, observable};
 pub use queue::{Capacity, Place};
+pub use quota::{Bound, LATER, Quota, Quotas, Reached};
 pub use readiness::{Candidate, ready};
-pub use registry::{Counts, Entry, Held, Page, Registry, Seen};
+pub use registry::{Counts, Entry, Held, Page, Seen};
 pub use replay::Typist;
 pub use retention::Keep;
 pub use state::StopOrder;
@@ -63,17 +71,29 @@ pub use viewing::{LiveView, Shown, Sight};
 /// is waiting for an answer anyway.
 const CALLS: usize = 1024;
 
-/// A handle to the supervisor. Cheap to clone.
+/// A caller's handle to the supervisor: what is outside of its scope is not there. Cheap to clone.
 #[derive(Clone)]
 pub struct Supervisor {
-    calls: mpsc::Sender<Call>,
+    parts: Arc<Parts>,
+    caller: Arc<Caller>,
+}
+
+/// The supervisor as nobody sees it. What there is it shows to callers only.
+#[derive(Clone)]
+pub struct Whole(Arc<Parts>);
+
+struct Parts {
+    calls: mpsc::Sender<(Arc<Caller>, Call)>,
     registry: Arc<Registry>,
     events: Arc<EventLog>,
     store: Store,
     keeper: Keeper,
     archives: Arc<Archives>,
     saver: Arc<Mutex<Saver>>,
+    confiner: Arc<Confiner>,
     stage: watch::Receiver<Stage>,
+    /// Which limits of whole trees the keeper can enforce.
+    limits: Enforceable,
 }
 
 /// What the keeper had to tell when the connection began.
@@ -84,6 +104,27 @@ pub struct FromKeeper {
     pub reports: Reports,
     /// What it holds.
     pub held: Vec<Adopted>,
+    /// Which limits of whole trees it can enforce.
+    pub limits: Enforceable,
+    /// Which parts of a sandbox it can put up; none: it is too old to confine anyone.
+    pub sandbox: Option<process::Parts>,
+}
+
+impl Whole {
+    /// The same for a caller.
+    pub fn seen_by(&self, caller: Arc<Caller>) -> Supervisor {
+        Supervisor { parts: Arc::clone(&self.0), caller }
+    }
+
+    /// Saves what was printed by those that are to be lost, because the keeper is.
+    pub async fn save(&self) {
+        self.0.saver.lock().await.save(true).await;
+    }
+
+    /// How far the supervisor is.
+    pub fn stage(&self) -> watch::Receiver<Stage> {
+        self.0.stage.clone()
+    }
 }
 
 impl Supervisor {
@@ -95,10 +136,12 @@ impl Supervisor {
         keep: Keep,
         capacity: Capacity,
         state_dir: &Path,
-    ) -> Supervisor {
-        let FromKeeper { keeper, reports, held } = from_keeper;
+        confinement: Confinement,
+    ) -> Whole {
+        let FromKeeper { keeper, reports, held, limits, sandbox } = from_keeper;
+        let confiner = Arc::new(Confiner::new(confinement, sandbox));
         let Loaded { records, next_event, next_birth, tail, repaired, instance_id: _ } = loaded;
-        let ground = Arc::new(Ground::new(state_dir));
+        let ground = Arc::new(Ground::new(state_dir, Arc::clone(&confiner)));
         ground.sweep_scripts(&records, repaired.as_ref(), &held);
         let mut state = state::State::new(keep, capacity, next_birth, next_event);
         state.repaired_at = repaired.map(|repaired| repaired.time);
@@ -135,22 +178,39 @@ impl Supervisor {
         // Nobody is told that something does not exist before all that does is known.
         let _ = stages.clone().wait_for(|stage| *stage > Stage::Recovering).await;
         failpoint::reach(Point::RecoveryDone);
-        Supervisor { calls, registry, events, store, keeper, archives, saver, stage: stages }
+        Whole(Arc::new(Parts {
+            calls,
+            registry,
+            events,
+            store,
+            keeper,
+            archives,
+            saver,
+            confiner,
+            stage: stages,
+            limits,
+        }))
     }
 
     /// Starts a process; answered when that is recorded. One that the id names already is the
-    /// answer if its spec is equal.
+    /// answer if its spec is equal. Owner and workspace are put into the caller's scope first.
     ///
     /// Who is `patient` waits for the end of the process anyway: the record of its start may then
     /// share a commit with that of its end.
     pub async fn start(
         &self,
         id: Option<String>,
-        spec: Spec,
+        mut spec: Spec,
         patient: bool,
     ) -> Result<Begun, Error> {
-        limits::check(&spec.limits)?;
-        let spec = Box::new(spec);
+        let Grant { scope, may, .. } = &self.caller.grant;
+        (spec.owner, spec.workspace) = scope.settle(spec.owner, spec.workspace)?;
+        may.allow(&spec)?;
+        // Whether one that waits may run is found out when its turn comes; what is clear is said
+        // at once.
+        let spec = Arc::new(spec);
+        self.can_run(&spec, !spec.queue.is_empty()).await?;
+        let spec = Box::new(Arc::unwrap_or_clone(spec));
         self.call(|reply| Call::Start {
             id,
             spec,
@@ -185,6 +245,10 @@ impl Supervisor {
     /// Runs a finished process again; answered when that is recorded. With `force` what it left is
     /// cleared.
     pub async fn run(&self, id: String, force: bool) -> Result<Begun, Error> {
+        // This server may be told or able to do less than the one that ran it: nothing is cleared
+        // for what cannot run.
+        let record = Arc::clone(&self.find(&id)?.seen().record);
+        self.can_run(&record.spec, true).await?;
         self.call(|reply| Call::Run { id, force, reply }).await
     }
 
@@ -193,40 +257,15 @@ impl Supervisor {
         self.call(|reply| Call::Delete { id, force, reply }).await
     }
 
-    /// A process by its id.
-    pub fn find(&self, id: &str) -> Result<Arc<Entry>, Error> {
-        self.registry.get(id).ok_or_else(|| Error::NotFound(id.into()))
-    }
-
-    /// All processes.
-    pub fn registry(&self) -> &Registry {
-        &self.registry
-    }
-
-    /// What happened lately.
-    pub fn events(&self) -> &Arc<EventLog> {
-        &self.events
-    }
-
-    /// All that is recorded.
-    pub fn store(&self) -> &Store {
-        &self.store
-    }
-
-    /// Saves what was printed by those that are to be lost, because the keeper is.
-    pub async fn save(&self) {
-        self.saver.lock().await.save(true).await;
-    }
-
     /// How far the supervisor is.
     pub fn stage(&self) -> watch::Receiver<Stage> {
-        self.stage.clone()
+        self.parts.stage.clone()
     }
 
     /// A place in the transcript of a process.
     pub async fn observe(&self, entry: Arc<Entry>, since: Option<u64>) -> Result<Observer, Error> {
-        let archives = Arc::clone(&self.archives);
-        let mut observer = Observer::new(entry, archives, self.stage.clone(), since)?;
+        let archives = Arc::clone(&self.parts.archives);
+        let mut observer = Observer::new(entry, archives, self.parts.stage.clone(), since)?;
         observer.load().await;
         Ok(observer)
     }
@@ -245,7 +284,7 @@ impl Supervisor {
             }
             held => held?,
         };
-        let written = self.keeper.write(held.key, write).await;
+        let written = self.parts.keeper.write(held.key, write).await;
         written.map_err(|error| match (error, offset) {
             (KeeperError::Refused(Refused::InputOffset(state)), Some(offset)) => {
                 Error::InputOffset { offset, accepted: state.accepted }
@@ -258,7 +297,7 @@ impl Supervisor {
     /// can be told: the little that was under way is drawn anew by who is told of the size.
     pub async fn resize(&self, entry: &Arc<Entry>, size: Size) -> Result<(), Error> {
         let (held, id) = self.held(entry).await?;
-        let (keeper, entry) = (self.keeper.clone(), Arc::clone(entry));
+        let (keeper, entry) = (self.parts.keeper.clone(), Arc::clone(entry));
         // A caller who leaves must not leave a size behind that nobody knows of.
         let resizing = tokio::spawn(async move {
             let _turn = entry.resizing.lock().await;
@@ -274,7 +313,7 @@ impl Supervisor {
     /// Sends one signal to a process, or to its group.
     pub async fn signal(&self, entry: &Entry, signal: i32, group: bool) -> Result<(), Error> {
         let (held, id) = self.held(entry).await?;
-        let sent = self.keeper.signal(held.key, signal, group).await;
+        let sent = self.parts.keeper.signal(held.key, signal, group).await;
         sent.map_err(|error| Error::from_keeper(&id, error))
     }
 
@@ -283,7 +322,7 @@ impl Supervisor {
         let mut watch = entry.watch();
         loop {
             let Some(Held { key, .. }) = watch.borrow_and_update().held else { return Ok(()) };
-            match self.keeper.acknowledge(key, seq).await {
+            match self.parts.keeper.acknowledge(key, seq).await {
                 // Its transcript has gone on under another number, which is about to be known.
                 Err(KeeperError::Refused(Refused::UnknownProcess)) => {
                     let other = |seen: &Seen| seen.removed || !seen.is_held_as(key);
@@ -295,6 +334,20 @@ impl Supervisor {
                 }
             }
         }
+    }
+
+    /// Refuses what cannot run here, as far as that is known before it is tried; with `look`, also
+    /// by where its directories lead now.
+    async fn can_run(&self, spec: &Arc<Spec>, look: bool) -> Result<(), Error> {
+        let Parts { confiner, limits, .. } = &*self.parts;
+        limits::check(&spec.limits, *limits)?;
+        confiner.check(spec)?;
+        if !look || !confiner.has_roots() {
+            return Ok(());
+        }
+        let (confiner, spec) = (Arc::clone(confiner), Arc::clone(spec));
+        let looking = tokio::task::spawn_blocking(move || confiner.look(&spec));
+        looking.await.map_err(|_| Error::ShuttingDown)?
     }
 
     /// The way to a process that runs. One that is being started is waited for.
@@ -318,7 +371,11 @@ impl Supervisor {
     ) -> Result<T, Error> {
         failpoint::reach(Point::CallAsked);
         let (reply, answer) = oneshot::channel();
-        self.calls.send(call(reply)).await.map_err(|_| Error::ShuttingDown)?;
+        self.parts
+            .calls
+            .send((Arc::clone(&self.caller), call(reply)))
+            .await
+            .map_err(|_| Error::ShuttingDown)?;
         let answer = answer.await;
         failpoint::reach(Point::CallAnswered);
         answer.map_err(|_| Error::ShuttingDown)?

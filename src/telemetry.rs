@@ -1,9 +1,13 @@
 //! Logs: to stderr, and never waiting for whoever reads it.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use tracing_subscriber::EnvFilter;
+
+/// A pipe that is ready takes this much at once.
+const AT_ONCE: usize = 4096;
 
 /// How logs are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -54,13 +58,32 @@ impl Write for Unblocked {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let ready = rustix::event::poll(&mut fds, Some(&now)).unwrap_or(0) > 0;
         if ready {
-            // A pipe that is ready takes this much at once.
-            let _ = rustix::io::write(stderr, &line[..line.len().min(4096)]);
+            let _ = rustix::io::write(stderr, &cut(line));
         }
         Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+/// As much of a line as is written, which ends as a line does: the next begins on its own.
+fn cut(line: &[u8]) -> Cow<'_, [u8]> {
+    match line.len() > AT_ONCE {
+        true => [&line[..AT_ONCE - 1], b"\n"].concat().into(),
+        false => line.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_that_is_cut_is_a_line() {
+        let line = |len: usize| [vec![b'a'; len - 1], vec![b'\n']].concat();
+        assert_eq!(*cut(&line(AT_ONCE)), line(AT_ONCE));
+        assert_eq!(*cut(&line(AT_ONCE + 1)), line(AT_ONCE));
     }
 }

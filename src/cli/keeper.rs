@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::path::PathBuf;
 
-use crate::config::listen_at;
+use crate::config::{Reach, listen_at};
 use crate::keeper::{Ground, Servers};
 
 /// A keeper whose server connects by itself: for tests and debuggers.
@@ -17,7 +17,7 @@ pub(super) struct Keeper {
 impl Keeper {
     pub(super) fn run(self) -> Result<(), Box<dyn Error>> {
         let ground = Ground::take()?;
-        let listening = listen_at(&self.control);
+        let listening = listen_at(&self.control, Reach::Owner);
         let (socket, _file) =
             listening.map_err(|error| format!("{}: {error}", self.control.display()))?;
         Ok(ground.keep(Servers::Connect(socket))?)

@@ -1,12 +1,21 @@
 //! The options of the supervisor, as `serve` takes them and hands them on to the server.
 
+mod access;
+mod quotas;
+
+use std::error::Error;
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use clap::builder::BoolishValueParser;
+
 use crate::server;
-use crate::supervisor::{Capacity, Keep};
+use crate::supervisor::{Capacity, Confinement, Keep, is_within};
 use crate::telemetry::Format;
+use access::AccessOptions;
+use quotas::QuotaOptions;
 
 /// What the supervisor keeps, and where.
 #[derive(clap::Args, Clone)]
@@ -35,6 +44,21 @@ pub(super) struct Options {
     /// environment separated by commas.
     #[arg(long, value_name = "NAME=N", env = "PROCYARD_QUEUE", value_delimiter = ',', value_parser = queue)]
     queue: Vec<(String, usize)>,
+    #[command(flatten)]
+    quotas: QuotaOptions,
+    #[command(flatten)]
+    pub(super) access: AccessOptions,
+    /// A directory that processes may have for their own, and all below it, once links are followed.
+    /// Repeatable; in the environment separated by commas. The default is any directory.
+    #[arg(long, value_name = "PATH", env = "PROCYARD_ROOT", value_delimiter = ',')]
+    root: Vec<PathBuf>,
+    /// The directory of processes that ask for none. The default is the first --root, else where
+    /// procyard was started.
+    #[arg(long, value_name = "PATH", env = "PROCYARD_CWD")]
+    cwd: Option<PathBuf>,
+    /// No process ever gains privileges, such as by sudo.
+    #[arg(long, env = "PROCYARD_NO_NEW_PRIVILEGES", value_parser = BoolishValueParser::new())]
+    no_new_privileges: bool,
     /// How logs are written.
     #[arg(long, value_name = "FORMAT", env = "PROCYARD_LOG_FORMAT", default_value = "text")]
     pub(super) log_format: Format,
@@ -44,6 +68,34 @@ impl Options {
     /// Where records and events are kept.
     pub(super) fn state_dir(&self) -> PathBuf {
         self.state_dir.clone().unwrap_or_else(usual_state_dir)
+    }
+
+    /// Follows the links of all directories, once and for all: whoever changes them later changes
+    /// nothing here. Refused: what is not there, and a default that none could have.
+    pub(super) fn resolve(&mut self) -> Result<(), Box<dyn Error>> {
+        for (option, path) in self
+            .root
+            .iter_mut()
+            .map(|root| ("--root", root))
+            .chain(self.cwd.iter_mut().map(|cwd| ("--cwd", cwd)))
+        {
+            let refused = |why: String| format!("{option} {}: {why}", path.display());
+            let real = path.canonicalize().map_err(|error| refused(error.to_string()))?;
+            if !real.is_dir() {
+                return Err(refused("it is not a directory".into()).into());
+            }
+            // The server is told by the same option.
+            if option == "--root" && real.as_os_str().as_bytes().contains(&b',') {
+                return Err(refused("its real path has a comma".into()).into());
+            }
+            *path = real;
+        }
+        match &self.cwd {
+            Some(cwd) if !is_within(cwd, &self.root) => {
+                Err(format!("--cwd {}: it is not below a --root", cwd.display()).into())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The same for the server that is started.
@@ -59,6 +111,13 @@ impl Options {
             capacity: Capacity {
                 all: self.max_running,
                 queues: self.queue.iter().cloned().collect(),
+                quotas: self.quotas.for_server(),
+            },
+            access: self.access.for_server(),
+            confinement: Confinement {
+                roots: self.root.clone(),
+                cwd: self.cwd.clone(),
+                no_new_privileges: self.no_new_privileges,
             },
         }
     }
@@ -73,6 +132,11 @@ impl Options {
             keep_events,
             max_running,
             queue,
+            quotas,
+            access,
+            root,
+            cwd,
+            no_new_privileges,
             log_format,
         } = self;
         let numbers = [
@@ -86,7 +150,13 @@ impl Options {
         let queues = queue.iter().map(|(name, size)| ("--queue", format!("{name}={size}")));
         let mut args = vec!["--state-dir".into(), self.state_dir().into_os_string()];
         let numbers = numbers.into_iter().chain(max_running).chain(queues);
+        args.extend(quotas.to_args());
+        args.extend(access.to_args());
         args.extend(numbers.flat_map(|(name, value)| [name.into(), value.into()]));
+        let roots = root.iter().map(|root| ("--root", root));
+        let paths = roots.chain(cwd.iter().map(|cwd| ("--cwd", cwd)));
+        args.extend(paths.flat_map(|(name, path)| [name.into(), path.clone().into_os_string()]));
+        args.extend(no_new_privileges.then(|| "--no-new-privileges".into()));
         args
     }
 }

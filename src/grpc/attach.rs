@@ -12,11 +12,14 @@ use tokio::task::JoinHandle;
 use tokio_stream::Stream;
 use tonic::{Status, Streaming};
 
+use super::audit::{Audit, Stay, Told};
 use super::follow::Following;
 use super::framework::explain;
 use super::from_proto::{AttachMessage, AttachOrder};
+use super::pb::attach_request;
 use super::pb::attach_response::Message;
 use super::pb::follow_response;
+use super::to_proto::Secrets;
 use super::{pb, to_proto};
 use crate::process::AnyOf;
 use crate::supervisor::{Error, LiveView, Stage, Supervisor, observable};
@@ -29,7 +32,10 @@ struct Attachment {
     /// What obeys the client; none: it has sent its last message.
     obeying: Option<Obeying>,
     over: bool,
+    _stay: Stay,
 }
+
+impl Told for (pb::Attached, Attachment) {}
 
 /// Ends with whom it belongs to.
 struct Obeying(JoinHandle<Result<(), Status>>);
@@ -67,6 +73,19 @@ async fn begin(
             return Err(Error::ShuttingDown.into());
         }
     };
+    let id = match &first.message {
+        Some(attach_request::Message::Start(start)) => start.id.as_str(),
+        _ => "",
+    };
+    let audit = Audit::new(&supervisor, "Attach", id);
+    audit.of(begin_with(supervisor, first, messages)).await
+}
+
+async fn begin_with(
+    supervisor: Supervisor,
+    first: pb::AttachRequest,
+    messages: Streaming<pb::AttachRequest>,
+) -> Result<(pb::Attached, Attachment), Status> {
     let order = AttachMessage::try_from(first)?.into_start()?;
     let AttachOrder { id, since_seq, size, heartbeat } = order;
     let entry = supervisor.find(&id)?;
@@ -79,14 +98,16 @@ async fn begin(
     if let Some(size) = size {
         obedient.obey(AttachMessage::Resize(size)).await?;
     }
+    let secrets = Secrets::of(supervisor.caller());
     let attached = pb::Attached {
-        process: Some(to_proto::seen(&observer.seen())),
+        process: Some(to_proto::seen(&observer.seen(), secrets)),
         next_seq: since.max(observer.figures().first_seq),
     };
     let everything = LiveView::begin(&observer, View::default(), AnyOf::default()).await?;
-    let following = Following::new(observer, everything, heartbeat);
+    let following = Following::new(observer, everything, heartbeat, secrets);
     let obeying = Some(Obeying(tokio::spawn(obedient.obey_all(messages))));
-    Ok((attached, Attachment { following, obeying, over: false }))
+    let stay = Stay::attached(&supervisor, &id);
+    Ok((attached, Attachment { following, obeying, over: false, _stay: stay }))
 }
 
 impl Attachment {

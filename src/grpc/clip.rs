@@ -9,7 +9,7 @@ use std::fmt::Write;
 const QUOTED: usize = 48;
 
 /// The beginning of a text, at most `most` bytes and a mark that says it goes on.
-pub(super) fn clip(text: &str, most: usize) -> String {
+pub(crate) fn clip(text: &str, most: usize) -> String {
     if text.len() <= most {
         return text.to_owned();
     }

@@ -14,7 +14,9 @@ use tonic::Status;
 
 use super::from_proto::FollowOrder;
 use super::pb::follow_response::Message;
+use super::to_proto::Secrets;
 use super::{pb, to_proto};
+use crate::access::Does;
 use crate::supervisor::{Error, LiveView, Observer, Sight, Supervisor};
 
 /// Bytes that are read from the ring in one go: what a stopped follower holds.
@@ -25,6 +27,7 @@ pub(super) struct Following {
     observer: Observer,
     view: LiveView,
     heartbeat: Duration,
+    secrets: Secrets,
     /// When a heartbeat is due, unless there is news before.
     heartbeat_at: Instant,
     /// Read, and on their way out.
@@ -39,13 +42,16 @@ pub(super) async fn follow(
     order: FollowOrder,
 ) -> Result<impl Stream<Item = Result<pb::FollowResponse, Status>> + Send + use<>, Error> {
     let FollowOrder { id, since_seq, streams, ack_seq, view, heartbeat } = order;
+    if ack_seq.is_some() {
+        supervisor.may(Does::Change, "Follow")?;
+    }
     let entry = supervisor.find(&id)?;
     let observer = supervisor.observe(entry.clone(), since_seq).await?;
     if let Some(seq) = ack_seq {
         supervisor.acknowledge(&entry, seq).await?;
     }
     let view = LiveView::begin(&observer, view, streams).await?;
-    let following = Following::new(observer, view, heartbeat);
+    let following = Following::new(observer, view, heartbeat, Secrets::of(supervisor.caller()));
     Ok(stream::unfold(following, |mut following| async {
         let next = following.next().await?;
         let answer = next.map(|message| pb::FollowResponse { message: Some(message) });
@@ -54,11 +60,17 @@ pub(super) async fn follow(
 }
 
 impl Following {
-    pub(super) fn new(observer: Observer, view: LiveView, heartbeat: Duration) -> Following {
+    pub(super) fn new(
+        observer: Observer,
+        view: LiveView,
+        heartbeat: Duration,
+        secrets: Secrets,
+    ) -> Following {
         Following {
             observer,
             view,
             heartbeat,
+            secrets,
             heartbeat_at: Instant::now() + heartbeat,
             sights: VecDeque::new(),
             complete: false,
@@ -87,7 +99,7 @@ impl Following {
                 None => {}
             }
             if self.complete {
-                let process = Some(to_proto::seen(&self.observer.seen()));
+                let process = Some(to_proto::seen(&self.observer.seen(), self.secrets));
                 let omitted = self.view.omitted().map(to_proto::omitted);
                 return Ok(Message::End(pb::End { process, omitted }));
             }

@@ -30,8 +30,7 @@ pub fn explain(status: Status) -> Status {
     let said = status.message();
     match status.code() {
         Code::OutOfRange => not_a_request(format!(
-            "the request is larger than {} MiB, which is the most that is read; send less at once",
-            MESSAGE_LIMIT >> 20
+            "the request is larger than what is read; send less at once: {said}"
         )),
         // Whatever else tonic cannot read: a frame, a field, or the end is not where it should be.
         Code::Internal => not_a_request(format!(

@@ -16,6 +16,7 @@ mod pattern;
 mod problems;
 mod program;
 mod records;
+mod sandbox;
 mod spec;
 mod transcript;
 mod values;

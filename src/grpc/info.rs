@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use super::{pb, to_proto};
-use crate::process::KillDomain;
+use crate::access::{Caller, Choice, Freedoms, Grant, Pattern, Scope};
+use crate::process::{KillDomain, Parts};
 use crate::store::Repaired;
-use crate::supervisor::{Counts, ENFORCEABLE_LIMITS, Supervisor};
+use crate::supervisor::{Counts, Supervisor};
 use crate::transcript::ring;
 
 /// What a server says of itself.
@@ -14,6 +15,10 @@ pub struct About {
     pub instance_id: String,
     /// How trees are ended.
     pub kill_domain: KillDomain,
+    /// Fields of limits that can be enforced.
+    pub limits: Vec<&'static str>,
+    /// Which parts of a sandbox can be had; none: nobody can be confined.
+    pub sandbox: Option<Parts>,
     /// Largest message that a client may send.
     pub max_message_bytes: usize,
     /// Finished records that are kept at most.
@@ -29,8 +34,15 @@ pub struct About {
 }
 
 impl About {
+    /// Fields of a sandbox that can be had: a keeper that confines can always withhold privileges.
+    fn sandbox(&self) -> Vec<String> {
+        let Some(parts) = self.sandbox else { return Vec::new() };
+        let all = parts.fields().into_iter().chain(["no_new_privileges"]);
+        all.map(String::from).collect()
+    }
+
     pub(super) fn answer(&self, supervisor: &Supervisor) -> pb::GetServerInfoResponse {
-        let Counts { live, queued, finished } = supervisor.registry().counts();
+        let Counts { live, queued, finished } = supervisor.counts();
         let (wall, monotonic) = self.began;
         let since_1970 = wall.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let nanos = u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX);
@@ -47,16 +59,33 @@ impl About {
                 max_finished: self.max_finished as u64,
                 max_events: self.max_events,
                 max_running: self.max_running.unwrap_or(0) as u64,
-                limits: ENFORCEABLE_LIMITS.map(String::from).into(),
+                limits: self.limits.iter().copied().map(String::from).collect(),
+                sandbox: self.sandbox(),
             }),
             counts: Some(pb::Counts {
                 live: live as u64,
                 finished: finished as u64,
-                latest_event: supervisor.events().last_seq(),
+                latest_event: *supervisor.latest_event().borrow(),
                 queued: queued as u64,
             }),
             store: Some(store(self.repaired.as_ref())),
+            caller: Some(caller(supervisor.caller())),
         }
+    }
+}
+
+fn caller(caller: &Caller) -> pb::Caller {
+    let Caller { name, grant: Grant { role, scope: Scope { owners, workspaces }, may } } = caller;
+    let Freedoms { user, environment, interpreter } = *may;
+    let may =
+        [(Choice::User, user), (Choice::Inherit, environment), (Choice::Interpreter, interpreter)];
+    let may = may.into_iter().filter(|(_, may)| *may);
+    pb::Caller {
+        name: name.clone(),
+        role: role.to_string(),
+        owners: owners.iter().map(Pattern::to_string).collect(),
+        workspaces: workspaces.iter().map(Pattern::to_string).collect(),
+        may: may.map(|(choice, _)| choice.freedom().to_owned()).collect(),
     }
 }
 

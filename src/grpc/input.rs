@@ -3,6 +3,7 @@
 use bytes::{Bytes, BytesMut};
 
 use super::from_proto::{ResizeOrder, SignalOrder, Typed, WriteOrder};
+use super::to_proto::Secrets;
 use super::{output, pb, to_proto};
 use crate::keeper_client::Write;
 use crate::process::Streams;
@@ -45,7 +46,7 @@ pub(super) async fn write(
         cursor: Some(shown.cursor),
         wait: waited.map(to_proto::waited),
         state: pb::State::from(shown.seen.record.state()).into(),
-        process: Some(to_proto::seen(&shown.seen)),
+        process: Some(to_proto::seen(&shown.seen, Secrets::of(supervisor.caller()))),
         omitted: shown.omitted,
     })
 }
@@ -76,7 +77,9 @@ pub(super) async fn resize(
     let ResizeOrder { id, size } = order;
     let entry = supervisor.find(&id)?;
     supervisor.resize(&entry, size).await?;
-    Ok(pb::ResizeResponse { process: Some(to_proto::seen(&entry.seen())) })
+    Ok(pb::ResizeResponse {
+        process: Some(to_proto::seen(&entry.seen(), Secrets::of(supervisor.caller()))),
+    })
 }
 
 pub(super) async fn signal(
@@ -86,5 +89,7 @@ pub(super) async fn signal(
     let SignalOrder { id, signal, group } = order;
     let entry = supervisor.find(&id)?;
     supervisor.signal(&entry, signal, group).await?;
-    Ok(pb::SignalResponse { process: Some(to_proto::seen(&entry.seen())) })
+    Ok(pb::SignalResponse {
+        process: Some(to_proto::seen(&entry.seen(), Secrets::of(supervisor.caller()))),
+    })
 }

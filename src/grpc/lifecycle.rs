@@ -2,20 +2,46 @@
 
 use prost::Message;
 
+use super::audit::Told;
 use super::from_proto::{DeleteOrder, KillOrder, KillTarget, RunOrder, StartOrder};
 use super::records::MOST_BYTES;
+use super::to_proto::Secrets;
 use super::{output, pb, to_proto};
-use crate::process::Until;
+use crate::process::{Until, WaitFor};
 use crate::supervisor::{Begun, Error, Killed, QuietFrom, StopOrder, Supervisor};
 use crate::transcript::View;
 
-pub(super) async fn start(
-    supervisor: &Supervisor,
-    order: StartOrder,
-) -> Result<pb::StartResponse, Error> {
+/// A start that is recorded, and what its caller wants to see of it.
+pub(super) struct Started {
+    begun: Begun,
+    wait: Option<WaitFor>,
+    view: Option<View>,
+}
+
+impl Told for Started {
+    fn processes(&self) -> Option<String> {
+        Some(self.begun.entry.seen().record.id.to_string())
+    }
+
+    fn result(&self) -> &'static str {
+        if self.begun.existed { "existed" } else { "ok" }
+    }
+}
+
+/// The first half of a Start: the process begins, or is found to have begun.
+pub(super) async fn start(supervisor: &Supervisor, order: StartOrder) -> Result<Started, Error> {
     let StartOrder { id, spec, wait, view } = order;
     let patient = wait.as_ref().is_some_and(|wait| matches!(wait.until, Until::Exit));
-    let Begun { entry, existed } = supervisor.start(id, spec, patient).await?;
+    let begun = supervisor.start(id, spec, patient).await?;
+    Ok(Started { begun, wait, view })
+}
+
+/// The second half: what its caller waits for and is shown.
+pub(super) async fn show(
+    supervisor: &Supervisor,
+    started: Started,
+) -> Result<pb::StartResponse, Error> {
+    let Started { begun: Begun { entry, existed }, wait, view } = started;
     let mut waited = None;
     if let Some(wait) = &wait {
         let mut observer = supervisor.observe(entry.clone(), None).await?;
@@ -25,7 +51,7 @@ pub(super) async fn start(
     let observer = supervisor.observe(entry, None).await?;
     let shown = output::show(observer, view).await?;
     Ok(pb::StartResponse {
-        process: Some(to_proto::seen(&shown.seen)),
+        process: Some(to_proto::seen(&shown.seen, Secrets::of(supervisor.caller()))),
         chunks: shown.chunks,
         cursor: Some(shown.cursor),
         wait: waited.map(to_proto::waited),
@@ -44,7 +70,7 @@ pub(super) async fn kill(
         KillTarget::Id(id) => {
             let Killed { seen, reached } = supervisor.kill(id, stop).await?;
             Ok(pb::KillResponse {
-                processes: vec![to_proto::seen(&seen)],
+                processes: vec![to_proto::seen(&seen, Secrets::of(supervisor.caller()))],
                 killed: reached.iter().map(to_proto::descendant).collect(),
                 not_listed: 0,
             })
@@ -60,7 +86,7 @@ fn all_killed(killed: &[Killed]) -> pb::KillResponse {
     let mut answer = pb::KillResponse::default();
     let mut bytes = 0;
     for Killed { seen, reached } in killed {
-        let process = to_proto::seen(&seen.brief());
+        let process = to_proto::seen(&seen.brief(), Secrets::Hidden);
         let reached: Vec<_> = reached.iter().map(to_proto::descendant).collect();
         bytes += process.encoded_len() + reached.iter().map(Message::encoded_len).sum::<usize>();
         if bytes > MOST_BYTES {
@@ -79,7 +105,9 @@ pub(super) async fn run(
 ) -> Result<pb::RunResponse, Error> {
     let RunOrder { id, force } = order;
     let Begun { entry, existed: _ } = supervisor.run(id, force).await?;
-    Ok(pb::RunResponse { process: Some(to_proto::seen(&entry.seen())) })
+    Ok(pb::RunResponse {
+        process: Some(to_proto::seen(&entry.seen(), Secrets::of(supervisor.caller()))),
+    })
 }
 
 pub(super) async fn delete(

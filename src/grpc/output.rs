@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::from_proto::{ReadOrder, WaitOrder};
+use super::to_proto::Secrets;
 use super::{pb, to_proto};
+use crate::access::Does;
 use crate::process::AnyOf;
 use crate::supervisor::{Error, Observer, QuietFrom, Seen, Shown, Supervisor};
 use crate::transcript::View;
@@ -36,6 +38,10 @@ pub(super) async fn read(
     order: ReadOrder,
 ) -> Result<pb::ReadResponse, Error> {
     let ReadOrder { id, since_seq, streams, view, wait, ack_seq } = order;
+    if ack_seq.is_some() {
+        // What is freed is gone for everyone.
+        supervisor.may(Does::Change, "Read")?;
+    }
     let entry = supervisor.find(&id)?;
     let mut observer = supervisor.observe(entry.clone(), since_seq).await?;
     if let Some(seq) = ack_seq {
@@ -68,7 +74,7 @@ pub(super) async fn wait(
     let waited = observer.wait(&wait, QuietFrom::Now).await?;
     let shown = show(supervisor.observe(entry, Some(since)).await?, view).await?;
     Ok(pb::WaitResponse {
-        process: Some(to_proto::seen(&shown.seen)),
+        process: Some(to_proto::seen(&shown.seen, Secrets::of(supervisor.caller()))),
         wait: Some(to_proto::waited(waited)),
         chunks: shown.chunks,
         cursor: Some(shown.cursor),

@@ -3,6 +3,7 @@
 use prost::Message;
 
 use super::from_proto::{GetOrder, ListOrder, page_token};
+use super::to_proto::Secrets;
 use super::{pb, to_proto};
 use crate::supervisor::{Error, Page, Seen, Supervisor};
 
@@ -12,13 +13,12 @@ pub(super) const MOST_BYTES: usize = 3 << 20;
 pub(super) fn get(supervisor: &Supervisor, order: GetOrder) -> Result<pb::GetResponse, Error> {
     let GetOrder { id } = order;
     let seen = supervisor.find(&id)?.seen();
-    Ok(pb::GetResponse { process: Some(to_proto::seen(&seen)) })
+    Ok(pb::GetResponse { process: Some(to_proto::seen(&seen, Secrets::of(supervisor.caller()))) })
 }
 
 pub(super) fn list(supervisor: &Supervisor, order: &ListOrder) -> pb::ListResponse {
     let ListOrder { selector, live_only, page_size, after } = order;
-    let Page { entries, more } =
-        supervisor.registry().list(selector, *live_only, *after, *page_size);
+    let Page { entries, more } = supervisor.list(selector, *live_only, *after, *page_size);
     let processes = fitting(&entries);
     let last = entries[..processes.len()].last();
     let last = last.filter(|_| more || processes.len() < entries.len());
@@ -32,7 +32,8 @@ pub(super) fn list(supervisor: &Supervisor, order: &ListOrder) -> pb::ListRespon
 fn fitting(entries: &[Seen]) -> Vec<pb::Process> {
     let mut bytes = 0;
     let mut processes = Vec::new();
-    for process in entries.iter().map(to_proto::seen) {
+    let shown = |seen: &Seen| to_proto::seen(seen, Secrets::Hidden);
+    for process in entries.iter().map(shown) {
         bytes += process.encoded_len();
         if bytes > MOST_BYTES && !processes.is_empty() {
             break;

@@ -1,27 +1,41 @@
 //! The service: each RPC, from its request to its answer or its error.
 //!
 //! Owns nothing but the way: a request becomes domain words (`from_proto`), the file of its group
-//! does what it asks, and whatever is refused becomes a status (`status`) here.
+//! does what it asks for its caller, and whatever is refused becomes a status (`status`) here. What
+//! changes something has its line in the audit log (`audit`).
 
 use std::pin::Pin;
+use std::sync::Arc;
 
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
+use super::audit::{Audit, Told};
 use super::pb::process_service_server::ProcessService;
+use super::streams::{Streams, placed};
 use super::{attach, follow, info, input, lifecycle, output, pb, records, screen, sleep, watch};
-use crate::supervisor::{Error, Stage, Supervisor};
+use crate::access::Caller;
+use crate::supervisor::{Error, Quotas, Stage, Supervisor, Whole};
 
 /// The API over the supervisor.
 pub struct Service {
-    supervisor: Supervisor,
+    whole: Whole,
     about: info::About,
+    streams: Streams,
 }
 
 impl Service {
-    /// The API over a supervisor.
-    pub fn new(supervisor: Supervisor, about: info::About) -> Service {
-        Service { supervisor, about }
+    /// The API over a supervisor, with so many streams.
+    pub fn new(whole: Whole, about: info::About, quotas: Quotas) -> Service {
+        Service { whole, about, streams: Streams::new(quotas) }
+    }
+
+    /// The supervisor for whoever sent a request, and what was sent. Nobody gets here without being
+    /// known (`server` sees to that); should somebody, it is refused.
+    fn enter<T>(&self, request: Request<T>) -> Result<(Supervisor, T), Error> {
+        let caller = request.extensions().get::<Arc<Caller>>();
+        let caller = Arc::clone(caller.ok_or(Error::NoCredentials)?);
+        Ok((self.whole.seen_by(caller), request.into_inner()))
     }
 
     /// The answer of a call, or that there will be none because another server takes over.
@@ -29,7 +43,7 @@ impl Service {
         &self,
         call: impl Future<Output = Result<T, Error>>,
     ) -> Result<Response<T>, Status> {
-        let mut stage = self.supervisor.stage();
+        let mut stage = self.whole.stage();
         tokio::select! {
             biased;
             answer = call => Ok(Response::new(answer?)),
@@ -43,6 +57,8 @@ impl Service {
 /// What a stream of answers is.
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
+impl<T> Told for Answers<T> {}
+
 #[tonic::async_trait]
 impl ProcessService for Service {
     type FollowStream = Answers<pb::FollowResponse>;
@@ -54,134 +70,170 @@ impl ProcessService for Service {
         &self,
         request: Request<pb::StartRequest>,
     ) -> Result<Response<pb::StartResponse>, Status> {
-        let order = request.into_inner().try_into()?;
-        self.answer(lifecycle::start(&self.supervisor, order)).await
+        let (supervisor, request) = self.enter(request)?;
+        let audit = Audit::new(&supervisor, "Start", &request.id);
+        let call = async { self.answer(lifecycle::start(&supervisor, request.try_into()?)).await };
+        // Its line does not wait for what the caller waits for.
+        let started = audit.of(call).await?.into_inner();
+        self.answer(lifecycle::show(&supervisor, started)).await
     }
 
     async fn get(
         &self,
         request: Request<pb::GetRequest>,
     ) -> Result<Response<pb::GetResponse>, Status> {
-        let order = request.into_inner().try_into()?;
-        Ok(Response::new(records::get(&self.supervisor, order)?))
+        let (supervisor, request) = self.enter(request)?;
+        let order = request.try_into()?;
+        Ok(Response::new(records::get(&supervisor, order)?))
     }
 
     async fn list(
         &self,
         request: Request<pb::ListRequest>,
     ) -> Result<Response<pb::ListResponse>, Status> {
-        let order = request.into_inner().try_into()?;
-        Ok(Response::new(records::list(&self.supervisor, &order)))
+        let (supervisor, request) = self.enter(request)?;
+        let order = request.try_into()?;
+        Ok(Response::new(records::list(&supervisor, &order)))
     }
 
     async fn read(
         &self,
         request: Request<pb::ReadRequest>,
     ) -> Result<Response<pb::ReadResponse>, Status> {
-        let order = request.into_inner().try_into()?;
-        self.answer(output::read(&self.supervisor, order)).await
+        let (supervisor, request) = self.enter(request)?;
+        let audit = Audit::new(&supervisor, "Read", &request.id);
+        let audit = audit.only_if(request.ack_seq > 0);
+        let call = async { self.answer(output::read(&supervisor, request.try_into()?)).await };
+        audit.of(call).await
     }
 
     async fn follow(
         &self,
         request: Request<pb::FollowRequest>,
     ) -> Result<Response<Self::FollowStream>, Status> {
-        let order = request.into_inner().try_into()?;
-        Ok(Response::new(Box::pin(follow::follow(&self.supervisor, order).await?)))
+        let (supervisor, request) = self.enter(request)?;
+        let audit = Audit::new(&supervisor, "Follow", &request.id);
+        let audit = audit.only_if(request.ack_seq > 0);
+        let call = async {
+            let place = self.streams.enter(&supervisor.caller().name)?;
+            let followed = follow::follow(&supervisor, request.try_into()?).await?;
+            Ok(Response::new(placed(place, followed)))
+        };
+        audit.of(call).await
     }
 
     async fn wait(
         &self,
         request: Request<pb::WaitRequest>,
     ) -> Result<Response<pb::WaitResponse>, Status> {
-        let order = request.into_inner().try_into()?;
-        self.answer(output::wait(&self.supervisor, order)).await
+        let (supervisor, request) = self.enter(request)?;
+        let order = request.try_into()?;
+        self.answer(output::wait(&supervisor, order)).await
     }
 
     async fn write_stdin(
         &self,
         request: Request<pb::WriteStdinRequest>,
     ) -> Result<Response<pb::WriteStdinResponse>, Status> {
-        let order = request.into_inner().try_into()?;
-        self.answer(input::write(&self.supervisor, order)).await
+        let (supervisor, request) = self.enter(request)?;
+        let audit = Audit::new(&supervisor, "WriteStdin", &request.id);
+        let call = async { self.answer(input::write(&supervisor, request.try_into()?)).await };
+        audit.of(call).await
     }
 
     async fn resize(
         &self,
         request: Request<pb::ResizeRequest>,
     ) -> Result<Response<pb::ResizeResponse>, Status> {
-        let order = request.into_inner().try_into()?;
-        self.answer(input::resize(&self.supervisor, order)).await
+        let (supervisor, request) = self.enter(request)?;
+        let audit = Audit::new(&supervisor, "Resize", &request.id);
+        let call = async { self.answer(input::resize(&supervisor, request.try_into()?)).await };
+        audit.of(call).await
     }
 
     async fn signal(
         &self,
         request: Request<pb::SignalRequest>,
     ) -> Result<Response<pb::SignalResponse>, Status> {
-        let order = request.into_inner().try_into()?;
-        self.answer(input::signal(&self.supervisor, order)).await
+        let (supervisor, request) = self.enter(request)?;
+        let audit = Audit::new(&supervisor, "Signal", &request.id);
+        let call = async { self.answer(input::signal(&supervisor, request.try_into()?)).await };
+        audit.of(call).await
     }
 
     async fn kill(
         &self,
         request: Request<pb::KillRequest>,
     ) -> Result<Response<pb::KillResponse>, Status> {
-        let order = request.into_inner().try_into()?;
-        self.answer(lifecycle::kill(&self.supervisor, order)).await
+        let (supervisor, request) = self.enter(request)?;
+        let audit = Audit::of_kill(&supervisor, &request);
+        let call = async { self.answer(lifecycle::kill(&supervisor, request.try_into()?)).await };
+        audit.of(call).await
     }
 
     async fn run(
         &self,
         request: Request<pb::RunRequest>,
     ) -> Result<Response<pb::RunResponse>, Status> {
-        let order = request.into_inner().try_into()?;
-        self.answer(lifecycle::run(&self.supervisor, order)).await
+        let (supervisor, request) = self.enter(request)?;
+        let audit = Audit::new(&supervisor, "Run", &request.id);
+        let call = async { self.answer(lifecycle::run(&supervisor, request.try_into()?)).await };
+        audit.of(call).await
     }
 
     async fn delete(
         &self,
         request: Request<pb::DeleteRequest>,
     ) -> Result<Response<pb::DeleteResponse>, Status> {
-        let order = request.into_inner().try_into()?;
-        self.answer(lifecycle::delete(&self.supervisor, order)).await
+        let (supervisor, request) = self.enter(request)?;
+        let audit = Audit::new(&supervisor, "Delete", &request.id);
+        let call = async { self.answer(lifecycle::delete(&supervisor, request.try_into()?)).await };
+        audit.of(call).await
     }
 
     async fn watch(
         &self,
         request: Request<pb::WatchRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let order = request.into_inner().try_into()?;
-        Ok(Response::new(Box::pin(watch::watch(&self.supervisor, order)?)))
+        let (supervisor, request) = self.enter(request)?;
+        let order = request.try_into()?;
+        let place = self.streams.enter(&supervisor.caller().name)?;
+        Ok(Response::new(placed(place, watch::watch(&supervisor, order)?)))
     }
 
     async fn attach(
         &self,
         request: Request<tonic::Streaming<pb::AttachRequest>>,
     ) -> Result<Response<Self::AttachStream>, Status> {
-        Ok(Response::new(Box::pin(attach::attach(self.supervisor.clone(), request.into_inner()))))
+        let (supervisor, messages) = self.enter(request)?;
+        let place = self.streams.enter(&supervisor.caller().name)?;
+        Ok(Response::new(placed(place, attach::attach(supervisor, messages))))
     }
 
     async fn screen(
         &self,
         request: Request<pb::ScreenRequest>,
     ) -> Result<Response<pb::ScreenResponse>, Status> {
-        let order = request.into_inner().try_into()?;
-        self.answer(screen::screen(&self.supervisor, order)).await
+        let (supervisor, request) = self.enter(request)?;
+        let order = request.try_into()?;
+        self.answer(screen::screen(&supervisor, order)).await
     }
 
     async fn sleep(
         &self,
         request: Request<pb::SleepRequest>,
     ) -> Result<Response<Self::SleepStream>, Status> {
-        let order = request.into_inner().try_into()?;
-        Ok(Response::new(Box::pin(sleep::sleep(&self.supervisor, order))))
+        let (supervisor, request) = self.enter(request)?;
+        let order = request.try_into()?;
+        let place = self.streams.enter(&supervisor.caller().name)?;
+        Ok(Response::new(placed(place, sleep::sleep(&supervisor, order))))
     }
 
     async fn get_server_info(
         &self,
         request: Request<pb::GetServerInfoRequest>,
     ) -> Result<Response<pb::GetServerInfoResponse>, Status> {
-        let pb::GetServerInfoRequest {} = request.into_inner();
-        Ok(Response::new(self.about.answer(&self.supervisor)))
+        let (supervisor, pb::GetServerInfoRequest {}) = self.enter(request)?;
+        Ok(Response::new(self.about.answer(&supervisor)))
     }
 }

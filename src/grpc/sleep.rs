@@ -13,7 +13,7 @@ use tonic::Status;
 
 use super::from_proto::SleepOrder;
 use super::pb::sleep_response::{Done, Message, Tick};
-use super::watch::next_events;
+use super::watch::BATCH;
 use super::{pb, to_proto};
 use crate::events::{Event, Kind};
 use crate::supervisor::{Error, Stage, Supervisor};
@@ -38,7 +38,7 @@ pub(super) fn sleep(
 ) -> impl Stream<Item = Result<pb::SleepResponse, Status>> + Send + use<> {
     let SleepOrder { duration, description, .. } = &order;
     tracing::debug!(?duration, description, "a sleep begins");
-    let latest = supervisor.events().subscribe();
+    let latest = supervisor.latest_event();
     // What happened before the call wakes nobody.
     let after = *latest.borrow();
     let began = Instant::now();
@@ -97,11 +97,13 @@ impl Sleeping {
         let Some(selector) = &self.order.wake_on else { return Ok(None) };
         self.latest.borrow_and_update();
         loop {
-            let events = next_events(&self.supervisor, self.after).await?;
+            let events = self.supervisor.next_events(self.after, BATCH).await?;
             let Some(last) = events.last() else { return Ok(None) };
             self.after = last.seq;
-            let wakes =
-                |event: &Event| event.kind == Kind::Completed && selector.matches(&event.record);
+            let caller = self.supervisor.caller();
+            let wakes = |event: &Event| {
+                event.kind == Kind::Completed && caller.means(selector, &event.record)
+            };
             if let Some(event) = events.into_iter().find(|event| wakes(event)) {
                 return Ok(Some(event));
             }

@@ -13,7 +13,8 @@ use tonic_types::{ErrorDetails, FieldViolation, StatusExt};
 
 use super::clip::clip;
 use super::framework::DOMAIN;
-use crate::supervisor::{BadField, Error};
+use crate::access::{Choice, Outside};
+use crate::supervisor::{BadField, Error, LATER, Reached};
 
 /// The type of what was not found.
 const PROCESS: &str = "procyard.v1.Process";
@@ -23,8 +24,6 @@ const MESSAGE: usize = 512;
 const VALUE: usize = 1 << 10;
 /// When input may have been read meanwhile.
 const SOON: Duration = Duration::from_millis(100);
-/// When something may have been freed meanwhile.
-const LATER: Duration = Duration::from_secs(1);
 
 /// What a refusal is on the wire, besides its message.
 struct Verdict {
@@ -55,6 +54,18 @@ fn verdict(error: &Error) -> Verdict {
     let precondition = |reason| Verdict::new(Code::FailedPrecondition, reason);
     match error {
         Error::Invalid(_) => Verdict::new(Code::InvalidArgument, "INVALID_FIELD"),
+        Error::NoCredentials => Verdict::new(Code::Unauthenticated, "NO_CREDENTIALS"),
+        Error::BadCredentials => Verdict::new(Code::Unauthenticated, "BAD_CREDENTIALS"),
+        Error::Role { call, role, needs } => Verdict::new(Code::PermissionDenied, "ROLE")
+            .with("call", call)
+            .with("role", role)
+            .with("needs", needs),
+        Error::Scope(Outside { field, allowed, given: _ }) => {
+            Verdict::new(Code::PermissionDenied, "SCOPE")
+                .with("field", format_args!("spec.{field}"))
+                .with("allowed", allowed)
+        }
+        Error::NotFree(choice) => not_free(*choice),
         Error::NotFound(id) => Verdict::new(Code::NotFound, "PROCESS_NOT_FOUND").with("id", id),
         Error::IdConflict(id) => Verdict::new(Code::AlreadyExists, "ID_CONFLICT").with("id", id),
         Error::ServiceRunning { service, id } => {
@@ -69,8 +80,16 @@ fn verdict(error: &Error) -> Verdict {
         Error::UserNotAllowed { step, errno } => {
             system(Verdict::new(Code::PermissionDenied, "USER_NOT_ALLOWED"), step, *errno)
         }
-        Error::LimitUnsupported(limits) => {
-            precondition("LIMIT_UNSUPPORTED").with("limits", limits.join(","))
+        Error::LimitUnsupported { unsupported, enforceable: _ } => {
+            precondition("LIMIT_UNSUPPORTED").with("limits", unsupported.join(","))
+        }
+        Error::CwdNotAllowed { writable, path } => {
+            let field = if *writable { "spec.sandbox.writable" } else { "spec.cwd" };
+            let verdict = Verdict::new(Code::PermissionDenied, "CWD_NOT_ALLOWED");
+            verdict.with("path", path).with("field", field)
+        }
+        Error::SandboxUnsupported(parts) => {
+            precondition("SANDBOX_UNSUPPORTED").with("sandbox", parts.join(","))
         }
         Error::NotRunning(id) => precondition("NOT_RUNNING").with("id", id),
         Error::StillRunning(id) => precondition("STILL_RUNNING").with("id", id),
@@ -86,6 +105,8 @@ fn verdict(error: &Error) -> Verdict {
             Verdict::exhausted("STDIN_FULL", SOON).with("pending_bytes", pending)
         }
         Error::TooManyProcesses => Verdict::exhausted("TOO_MANY_PROCESSES", LATER),
+        Error::Quota(reached) => over("TOO_MANY_PROCESSES", reached),
+        Error::TooManyStreams(reached) => over("TOO_MANY_STREAMS", reached),
         Error::OutOfPids => Verdict::exhausted("OUT_OF_PIDS", LATER),
         Error::OutOfDescriptors => Verdict::exhausted("OUT_OF_DESCRIPTORS", LATER),
         Error::OutOfTerminals => Verdict::exhausted("OUT_OF_TERMINALS", LATER),
@@ -95,6 +116,27 @@ fn verdict(error: &Error) -> Verdict {
         }
         Error::Keeper(_) => Verdict::new(Code::Internal, "KEEPER"),
     }
+}
+
+/// A choice that is not the caller's.
+fn not_free(choice: Choice) -> Verdict {
+    let reason = match choice {
+        Choice::User => "USER_NOT_ALLOWED",
+        Choice::Inherit | Choice::InheritAll | Choice::Interpreter => "ROLE",
+    };
+    let verdict = Verdict::new(Code::PermissionDenied, reason);
+    verdict.with("field", choice.field()).with("freedom", choice.freedom())
+}
+
+/// A bound that was reached, and whose it is.
+fn over(reason: &'static str, reached: &Reached) -> Verdict {
+    let Reached { what, most, used, of_all, retry } = reached;
+    let verdict = Verdict { retry: *retry, ..Verdict::new(Code::ResourceExhausted, reason) };
+    verdict
+        .with("limit", what.name())
+        .with("most", most)
+        .with("used", used)
+        .with("of", if *of_all { "all" } else { "caller" })
 }
 
 /// The kernel's word, as a number and, where it has one, by its name.

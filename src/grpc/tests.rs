@@ -80,10 +80,13 @@ fn taken() -> impl Strategy<Value = pb::Spec> {
     let parts = (program(), option::of(io()), texts, option::of(environment), pairs(64));
     let rest =
         (option::of(span(86_400)), option::of(stop), option::of(user), 65_536..1u64 << 30, 0..3);
-    let work = (0..4, option::of(readiness()), option::of(restart()), option::of(limits()));
+    let work = (0..4, option::of(readiness()), option::of(restart()));
+    let work = (work.0, work.1, work.2, option::of(limits()), option::of(sandbox()));
     (parts, rest, work).prop_map(|((program, io, texts, env, labels), rest, work)| {
         let (cwd, name, description, word) = texts;
         let (timeout, stop, user, transcript_bytes, overflow) = rest;
+        // No command can be started among processes that are a process's own.
+        let commands = work.1.as_ref().is_some_and(|readiness| !readiness.exec.is_empty());
         pb::Spec {
             program: Some(program),
             io,
@@ -106,7 +109,19 @@ fn taken() -> impl Strategy<Value = pb::Spec> {
             user,
             transcript_bytes,
             overflow,
+            sandbox: work
+                .4
+                .map(|sandbox| pb::Sandbox { own_pids: sandbox.own_pids && !commands, ..sandbox }),
         }
+    })
+}
+
+fn sandbox() -> impl Strategy<Value = pb::Sandbox> {
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    (0..4, vec("(/[a-z]{1,9}){1,3}", 0..4), flags).prop_map(|(files, paths, flags)| {
+        let (own_pids, own_mounts, own_network, no_new_privileges) = flags;
+        let writable = if files == 3 { paths } else { Vec::new() };
+        pb::Sandbox { files, writable, own_pids, own_mounts, own_network, no_new_privileges }
     })
 }
 
@@ -163,7 +178,7 @@ proptest! {
     #[test]
     fn a_spec_that_was_accepted_can_be_sent_again(wire in taken()) {
         let first = read(wire).unwrap();
-        prop_assert_eq!(read(to_proto::spec(&first)), Ok(first));
+        prop_assert_eq!(read(to_proto::spec(&first, to_proto::Secrets::Shown)), Ok(first));
     }
 
     #[test]

@@ -7,7 +7,7 @@ mod json;
 mod spec;
 mod times;
 
-pub use spec::spec;
+pub use spec::{Secrets, spec};
 pub use times::{duration, timestamp};
 
 use std::time::{Duration, SystemTime};
@@ -21,11 +21,12 @@ use crate::transcript::{Chunk, Figures, Gap, Match, Omitted};
 
 /// A process as it is now. Without `progress` nothing is known of its input, and of its output
 /// only what its record has.
-pub fn process(record: &Record, progress: Option<&Progress>) -> pb::Process {
+pub fn process(record: &Record, progress: Option<&Progress>, secrets: Secrets) -> pb::Process {
     let Record {
         id,
         birth: _,
         spec,
+        by: _,
         run,
         launch: _,
         printing: _,
@@ -42,7 +43,7 @@ pub fn process(record: &Record, progress: Option<&Progress>) -> pb::Process {
     let lingering = last.and_then(|end| end.exit.as_ref()).map(|exit| &exit.lingering);
     pb::Process {
         id: id.to_string(),
-        spec: Some(self::spec(spec)),
+        spec: Some(self::spec(spec, secrets)),
         state: pb::State::from(record.state()).into(),
         ready: record.is_ready(),
         run: *run,
@@ -153,10 +154,11 @@ pub fn descendant(descendant: &Descendant) -> pb::Descendant {
     pb::Descendant { pid: *pid, command: command.clone() }
 }
 
-/// Something that happened. How much output was kept then is not known any more.
+/// Something that happened, without its environment. How much output was kept then is not known any
+/// more.
 pub fn event(event: &Event) -> pb::Event {
     let Event { seq, time, kind, record } = event;
-    let mut process = process(record, None);
+    let mut process = process(record, None, Secrets::Hidden);
     if let Some(transcript) = &mut process.transcript {
         (transcript.first_seq, transcript.dropped_bytes) = (0, 0);
     }
@@ -183,8 +185,8 @@ pub fn gap(gap: Gap) -> pb::Gap {
 }
 
 /// A process as it was last committed, with what the keeper reports of it.
-pub fn seen(seen: &Seen) -> pb::Process {
-    let process = process(&seen.record, seen.progress().as_ref());
+pub fn seen(seen: &Seen, secrets: Secrets) -> pb::Process {
+    let process = process(&seen.record, seen.progress().as_ref(), secrets);
     pb::Process { queue_position: seen.queue_position(), ..process }
 }
 

@@ -4,7 +4,6 @@
 //! in the store, and one who stops reading holds one batch.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use futures_util::stream;
 use tokio::sync::watch::Receiver;
@@ -15,12 +14,11 @@ use tonic::Status;
 use super::from_proto::WatchOrder;
 use super::pb::watch_response::Message;
 use super::{pb, to_proto};
-use crate::events::{Event, Tail};
 use crate::supervisor::{Error, Stage, Supervisor};
 use crate::transcript::Gap;
 
 /// Events that are taken in one go: what a stopped watcher holds.
-const BATCH: usize = 64;
+pub(super) const BATCH: usize = 64;
 
 /// Where a watcher is.
 struct Watching {
@@ -36,26 +34,11 @@ struct Watching {
     over: bool,
 }
 
-/// The next events after one, wherever they are; none: there are no more yet.
-pub(super) async fn next_events(
-    supervisor: &Supervisor,
-    after: u64,
-) -> Result<Vec<Arc<Event>>, Error> {
-    match supervisor.events().since(after, BATCH) {
-        Tail::Events(events) => Ok(events),
-        Tail::TooOld => {
-            let stored = supervisor.store().events(after, BATCH).await;
-            let stored = stored.map_err(|error| Error::Store(error.to_string()))?;
-            Ok(stored.into_iter().map(Arc::new).collect())
-        }
-    }
-}
-
 pub(super) fn watch(
     supervisor: &Supervisor,
     order: WatchOrder,
 ) -> Result<impl Stream<Item = Result<pb::WatchResponse, Status>> + Send + use<>, Error> {
-    let latest = supervisor.events().subscribe();
+    let latest = supervisor.latest_event();
     let newest = *latest.borrow();
     let after = order.since_event.unwrap_or(newest);
     if after > newest {
@@ -127,7 +110,7 @@ impl Watching {
     /// Takes the next events. True: there may be more at once.
     async fn read(&mut self) -> Result<bool, Error> {
         self.latest.borrow_and_update();
-        let events = next_events(&self.supervisor, self.after).await?;
+        let events = self.supervisor.next_events(self.after, BATCH).await?;
         let Some(first) = events.first() else {
             // The last ones may have been lost. Nobody waits for them in a replay.
             let Some(until) = self.until else { return Ok(false) };
@@ -141,7 +124,8 @@ impl Watching {
             }
             self.after = event.seq;
             let WatchOrder { selector, kinds, .. } = &self.order;
-            if kinds.contains(event.kind) && selector.matches(&event.record) {
+            if kinds.contains(event.kind) && self.supervisor.caller().means(selector, &event.record)
+            {
                 self.ready.push_back(Message::Event(to_proto::event(&event)));
             }
         }

@@ -7,12 +7,15 @@
 //! empty one is used again.
 
 use std::collections::VecDeque;
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+
+use uuid::Uuid;
 
 use super::spawn::Spawner;
 
@@ -22,13 +25,19 @@ const MAX_FREE: usize = 64;
 /// Leaves that are looked at in one sweep, to see whether they have become empty.
 const MOST_SWEPT: usize = 4;
 
+/// How the name of a keeper's own directory begins; the rest is a UUID.
+const PREFIX: &str = "procyard-";
+
+/// Name of the leaf that the keeper itself moves to, with its server, where limits need that.
+pub(super) const KEEPERS_LEAF: &str = "keeper";
+
 /// A leaf.
 #[derive(Debug)]
 pub(super) struct Leaf {
     number: u64,
-    /// It is not used again: newer kernels (seen on 6.18) kill at birth whoever is cloned into a
-    /// cgroup that was killed before.
-    killed: bool,
+    /// It is not used again: it has limits and counts of its own, or was killed, and newer kernels
+    /// (seen on 6.18) kill at birth whoever is cloned into a cgroup that was killed before.
+    spent: bool,
 }
 
 /// The keeper's own part of the cgroup tree.
@@ -50,42 +59,42 @@ impl Cgroups {
         let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
         let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
         let own = own_directory(&mounts, &groups)?;
-        remove_abandoned(&own);
-        // Until it is locked, another keeper may take it for abandoned: then with another name.
-        let (base, _lock) = (0..3).find_map(|_| {
-            let base = own.join(format!("procyard-{}", uuid::Uuid::now_v7()));
-            fs::create_dir(&base).ok()?;
-            lock(&base).map(|lock| (base, lock))
-        })?;
+        let (base, _lock) = claim(&own)?;
         let mut cgroups =
             Cgroups { base, _lock, made: 0, free: Vec::new(), occupied: VecDeque::new() };
-        let (leaf, fd) = cgroups.take().ok()?;
+        let (leaf, fd) = cgroups.take(false).ok()?;
         let usable = cgroups.path(&leaf).join("cgroup.kill").exists() && spawner.can_begin_in(&fd);
         cgroups.give_back(leaf, true);
         // Dropped, it takes its directory along.
         usable.then_some(cgroups)
     }
 
-    /// An empty leaf, and its descriptor for a process to begin in.
-    pub(super) fn take(&mut self) -> io::Result<(Leaf, OwnedFd)> {
-        let leaf = match self.free.pop() {
+    /// An empty leaf, and its descriptor for a process to begin in. One that is to be limited is
+    /// made for that, and not used again.
+    pub(super) fn take(&mut self, limited: bool) -> io::Result<(Leaf, OwnedFd)> {
+        let leaf = match self.free.pop_if(|_| !limited) {
             Some(leaf) => leaf,
             None => {
                 self.made += 1;
-                let leaf = Leaf { number: self.made, killed: false };
+                let leaf = Leaf { number: self.made, spent: limited };
                 fs::create_dir(self.path(&leaf))?;
                 leaf
             }
         };
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(self.path(&leaf), flags, Mode::empty())?;
-        Ok((leaf, fd))
+        match rustix::fs::open(self.path(&leaf), flags, Mode::empty()) {
+            Ok(fd) => Ok((leaf, fd)),
+            Err(errno) => {
+                self.discard(leaf);
+                Err(errno.into())
+            }
+        }
     }
 
     /// Takes back the leaf of a process that has ended. `certain`: nobody can be in it; else the
     /// kernel is asked.
     pub(super) fn give_back(&mut self, leaf: Leaf, certain: bool) {
-        let room = !leaf.killed && self.free.len() < MAX_FREE;
+        let room = !leaf.spent && self.free.len() < MAX_FREE;
         if room && (certain || self.is_empty(&leaf)) {
             self.free.push(leaf);
         } else {
@@ -94,12 +103,22 @@ impl Cgroups {
         }
     }
 
+    /// Takes back a leaf that is not to be used again, such as one that nobody could begin in.
+    pub(super) fn discard(&mut self, leaf: Leaf) {
+        self.give_back(Leaf { spent: true, ..leaf }, false);
+    }
+
+    /// Some leaves could not be removed yet.
+    pub(super) fn have_left(&self) -> bool {
+        !self.occupied.is_empty()
+    }
+
     /// Removes leaves that have become empty, looking at a few.
     pub(super) fn sweep(&mut self) {
         for _ in 0..self.occupied.len().min(MOST_SWEPT) {
             let Some(leaf) = self.occupied.pop_front() else { return };
             let path = self.path(&leaf);
-            visit(&path, &mut |directory| drop(fs::remove_dir(directory)));
+            remove(&path);
             if path.exists() {
                 self.occupied.push_back(leaf);
             }
@@ -108,7 +127,7 @@ impl Cgroups {
 
     /// Kills all that is in the leaf.
     pub(super) fn kill(&self, leaf: &mut Leaf) {
-        leaf.killed = true;
+        leaf.spent = true;
         let _ = fs::write(self.path(leaf).join("cgroup.kill"), "1");
     }
 
@@ -137,15 +156,33 @@ impl Cgroups {
         events.is_ok_and(|events| events.lines().any(|line| line == "populated 0"))
     }
 
-    fn path(&self, leaf: &Leaf) -> PathBuf {
+    /// The directory of all leaves, which is one below the keeper's own cgroup.
+    pub(super) fn base(&self) -> &Path {
+        &self.base
+    }
+
+    /// The directory of a leaf.
+    pub(super) fn path(&self, leaf: &Leaf) -> PathBuf {
         self.base.join(leaf.number.to_string())
     }
 }
 
 impl Drop for Cgroups {
     fn drop(&mut self) {
-        visit(&self.base, &mut |directory| drop(fs::remove_dir(directory)));
+        remove(&self.base);
     }
+}
+
+/// Makes a directory of this keeper's own in a cgroup, with its lock. What a keeper that was killed
+/// left there is ended and removed.
+pub(super) fn claim(own: &Path) -> Option<(PathBuf, OwnedFd)> {
+    remove_abandoned(own);
+    // Until it is locked, another keeper may take it for abandoned: then with another name.
+    (0..3).find_map(|_| {
+        let base = own.join(format!("{PREFIX}{}", Uuid::now_v7()));
+        fs::create_dir(&base).ok()?;
+        lock(&base).map(|lock| (base, lock))
+    })
 }
 
 /// Locks a directory, unless another living keeper has.
@@ -159,12 +196,30 @@ fn lock(directory: &Path) -> Option<OwnedFd> {
 /// may be of another namespace.
 fn remove_abandoned(own: &Path) {
     for entry in fs::read_dir(own).into_iter().flatten().flatten() {
-        let named = entry.file_name().to_str().is_some_and(|name| name.starts_with("procyard-"));
-        let Some(_lock) = named.then(|| lock(&entry.path())).flatten() else { continue };
-        let _ = fs::write(entry.path().join("cgroup.kill"), "1");
+        let Some(_lock) = is_a_keepers(&entry.file_name()).then(|| lock(&entry.path())).flatten()
+        else {
+            continue;
+        };
+        for leaf in fs::read_dir(entry.path()).into_iter().flatten().flatten() {
+            // A server that still saves what was printed ends by itself.
+            if leaf.file_name() != KEEPERS_LEAF {
+                let _ = fs::write(leaf.path().join("cgroup.kill"), "1");
+            }
+        }
         // What was just killed may take a moment; then the next keeper removes it.
-        visit(&entry.path(), &mut |directory| drop(fs::remove_dir(directory)));
+        remove(&entry.path());
     }
+}
+
+/// Whether a directory has the name of a keeper's own, and not only one that begins alike.
+fn is_a_keepers(name: &OsStr) -> bool {
+    let unique = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+    unique.is_some_and(|unique| Uuid::try_parse(unique).is_ok())
+}
+
+/// Removes a directory and all below it, as far as nobody is in them.
+pub(super) fn remove(directory: &Path) {
+    visit(directory, &mut |directory| drop(fs::remove_dir(directory)));
 }
 
 /// Calls `f` for every cgroup below a directory, deepest first, then for itself.
@@ -181,6 +236,11 @@ fn visit(directory: &Path, f: &mut dyn FnMut(&Path)) {
 fn own_directory(mounts: &str, groups: &str) -> Option<PathBuf> {
     let own = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
     let mount = mounts.lines().find(|line| line.contains(" - cgroup2 "))?;
+    below_mount(mount, own)
+}
+
+/// The directory of a cgroup, from the line of its hierarchy in mountinfo.
+pub(super) fn below_mount(mount: &str, own: &str) -> Option<PathBuf> {
     let mut fields = mount.split(' ').skip(3);
     let (root, point) = (fields.next()?, fields.next()?);
     let inside = Path::new(own).strip_prefix(root).ok()?;
@@ -190,6 +250,34 @@ fn own_directory(mounts: &str, groups: &str) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_leaf_that_nobody_could_begin_in_is_not_used_again() {
+        let own = tempfile::tempdir().unwrap();
+        let (base, _lock) = claim(own.path()).unwrap();
+        let (free, occupied) = (Vec::new(), VecDeque::new());
+        let mut cgroups = Cgroups { base, _lock, made: 0, free, occupied };
+        let (leaf, _) = cgroups.take(false).unwrap();
+        cgroups.give_back(leaf, true);
+        let (again, _) = cgroups.take(false).unwrap();
+        assert_eq!(again.number, 1);
+        let path = cgroups.path(&again);
+        cgroups.discard(again);
+        assert!(!path.exists() && !cgroups.have_left());
+        assert_eq!(cgroups.take(false).unwrap().0.number, 2);
+    }
+
+    #[test]
+    fn only_what_a_keeper_named_is_taken_for_abandoned() {
+        let own = tempfile::tempdir().unwrap();
+        let abandoned = format!("{PREFIX}{}", Uuid::now_v7());
+        for name in [&abandoned, "procyard-", "procyard-a", "procyard", "procyardy.slice"] {
+            fs::create_dir(own.path().join(name)).unwrap();
+        }
+        let (_base, _lock) = claim(own.path()).unwrap();
+        assert!(!own.path().join(abandoned).exists());
+        assert_eq!(fs::read_dir(own.path()).unwrap().count(), 5, "four and the new one");
+    }
 
     #[test]
     fn the_own_cgroup_is_found_in_unified_hybrid_and_bind_mounts() {

@@ -6,18 +6,23 @@
 
 use std::time::{Duration, Instant};
 
+use super::cgroup::Cgroups;
+use super::controllers::Confined;
 use super::kill::Kill;
 use super::reap::{self, Zombie};
 use super::server::Source;
 use super::tree::{self, Member};
 use super::turns::{BUDGET, KILL_TICK, Keeper, wall_clock};
-use crate::process::Exit;
+use crate::process::{Exit, Status};
 use crate::protocol::pb;
 
 /// How long the server may take to end what runs, once the keeper was told to stop.
 const STOP: Duration = Duration::from_secs(20);
 /// How long what was killed may take to be gone.
 const LAST: Duration = Duration::from_secs(5);
+
+/// How long after a look at cgroups that could not be removed another is taken.
+const LATE_SWEEP: Duration = Duration::from_secs(1);
 
 /// The keeper was told to stop.
 pub(super) enum Stop {
@@ -58,10 +63,11 @@ impl Keeper {
 
     /// Sees to all that have ended, as far as the budget of a turn goes.
     pub(super) fn sweep(&mut self) {
-        if !std::mem::take(&mut self.sweep_due) {
+        let begin = Instant::now();
+        let late = self.late_sweep_due().is_some_and(|due| due <= begin);
+        if !std::mem::take(&mut self.sweep_due) && !late {
             return;
         }
-        let begin = Instant::now();
         self.kills_due = true;
         while let Some(zombie) = reap::peek() {
             if let Some(key) = self.held.by_pid(zombie.pid) {
@@ -83,6 +89,15 @@ impl Keeper {
         if let Some(cgroups) = &mut self.cgroups {
             cgroups.sweep();
         }
+        self.controllers.sweep();
+        self.last_sweep = Instant::now();
+    }
+
+    /// When cgroups that could not be removed are tried again: whoever was the last there may have
+    /// been nobody whose end the keeper is told of.
+    pub(super) fn late_sweep_due(&self) -> Option<Instant> {
+        let leaves = self.cgroups.as_ref().is_some_and(Cgroups::have_left);
+        (leaves || self.controllers.have_left()).then(|| self.last_sweep + LATE_SWEEP)
     }
 
     fn finish(&mut self, key: u64, zombie: Zombie) {
@@ -92,6 +107,12 @@ impl Keeper {
         held.drain(time, &self.poller);
         held.end_input(&self.poller);
         let Zombie { pid, status, core_dumped, usage } = zombie;
+        let confined = held.confined.take();
+        let oom_kills = confined.as_ref().map_or(0, Confined::oom_kills);
+        let out_of_memory = oom_kills > 0
+            && status == Status::Signal(libc::SIGKILL)
+            && !held.killed
+            && !held.may_have_used_up_cpu_time();
         held.exit = Some(Box::new(Exit {
             status,
             core_dumped,
@@ -99,12 +120,17 @@ impl Keeper {
             usage,
             final_seq: held.sink.next_seq(),
             lingering: lingering.iter().map(Member::describe).collect(),
+            oom_kills,
+            out_of_memory,
         }));
         let leaf = held.leaf.take_if(|_| lingering.is_empty());
         reap::reap(pid);
         self.held.reaped(key);
         if let (Some(cgroups), Some(leaf)) = (&mut self.cgroups, leaf) {
             cgroups.give_back(leaf, true);
+        }
+        if let Some(confined) = confined {
+            self.controllers.give_back(confined);
         }
         // A descendant may go on printing into a ring that has room again.
         self.resume(key);

@@ -127,6 +127,7 @@ impl Keeper {
         // Of those who are not reaped yet, dead or alive, the groups are still their own; and the
         // kernel lets nobody fork away from a group that is signalled.
         let leader = held.pidfd.is_some().then_some(held.pid);
+        held.killed = true;
         for group in leader.into_iter().chain(self.forest.groups(kill.key)) {
             let _ = tree::signal_group(group, libc::SIGKILL);
         }

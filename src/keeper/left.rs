@@ -146,11 +146,19 @@ mod tests {
             ("state/two/outputs/1", false),
             ("other/1", false),
         ] {
-            let mut child = variables(place.path().join(output).to_str().unwrap());
-            let found = is_of(child.id().cast_signed(), &state);
+            let output = place.path().join(output);
+            let mut child = variables(output.to_str().unwrap());
+            let pid = child.id().cast_signed();
+            // It has its variables when it executes its program.
+            let begin = Instant::now();
+            while tree::variable(pid, OUTPUT).as_deref() != Some(output.as_os_str().as_bytes()) {
+                assert!(begin.elapsed() < Duration::from_secs(60), "it has no variables");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let found = is_of(pid, &state);
             child.kill().unwrap();
             child.wait().unwrap();
-            assert_eq!(found, expected, "{output}");
+            assert_eq!(found, expected, "{output:?}");
         }
     }
 }

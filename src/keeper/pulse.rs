@@ -5,8 +5,6 @@
 
 use std::time::{Duration, Instant};
 
-use crate::protocol::Version;
-
 /// How long a server may be silent. Five of its beats: a busy machine delays some.
 const SILENCE: Duration = Duration::from_secs(10);
 /// How long a server may take from its start until it serves: a large store takes time to read.
@@ -31,7 +29,7 @@ enum Expected {
     Serving(Duration),
     /// That something comes from it now and then.
     Beats,
-    /// Nothing: it knows of no beats, or its end is certain.
+    /// Nothing: its end is certain.
     Nothing,
 }
 
@@ -65,10 +63,8 @@ impl Pulse {
     }
 
     /// It serves.
-    pub(super) fn serves(&mut self, version: Option<Version>, now: Instant) {
-        let beats = version.is_some_and(Version::has_beats);
-        self.expected = if beats { Expected::Beats } else { Expected::Nothing };
-        self.since = now;
+    pub(super) fn serves(&mut self, now: Instant) {
+        (self.expected, self.since) = (Expected::Beats, now);
     }
 
     /// It was judged: nothing more is expected of it.
@@ -106,17 +102,12 @@ impl Pulse {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{BEFORE, VERSION};
-
-    fn version(number: u32) -> Option<Version> {
-        Version::of_server(number).ok()
-    }
 
     #[test]
     fn a_server_is_silent_ten_seconds_after_its_last_word() {
         let begin = Instant::now();
         let mut pulse = Pulse::begin(begin);
-        pulse.serves(version(VERSION), begin);
+        pulse.serves(begin);
         let heard = begin + Duration::from_secs(8);
         pulse.heard(heard);
         assert_eq!(pulse.due(), Some(heard + SILENCE));
@@ -141,19 +132,10 @@ mod tests {
     fn a_keeper_that_looks_too_late_grants_a_fresh_period() {
         let begin = Instant::now();
         let mut pulse = Pulse::begin(begin);
-        pulse.serves(version(VERSION), begin);
+        pulse.serves(begin);
         let late = begin + SILENCE + 2 * LATE;
         assert_eq!(pulse.judge(late), Verdict::Lives);
         assert_eq!(pulse.judge(late + SILENCE), Verdict::Lives);
         assert_eq!(pulse.judge(late + SILENCE + LATE), Verdict::Silent);
-    }
-
-    #[test]
-    fn a_server_of_the_version_before_is_not_judged_once_it_serves() {
-        let begin = Instant::now();
-        let mut pulse = Pulse::begin(begin);
-        assert!(pulse.due().is_some());
-        pulse.serves(version(BEFORE), begin);
-        assert_eq!(pulse.due(), None);
     }
 }

@@ -8,11 +8,10 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::cgroup::Leaf;
-use super::held::{Held, MAX_HELD};
+use super::held::{Begun, Held, MAX_HELD};
 use super::input::Write;
 use super::poller::{EventFlags, Token};
-use super::spawn::{Child, Program};
+use super::spawn::{Ends, Program};
 use super::streams::Streams;
 use super::terminal::Terminal;
 use super::tree;
@@ -86,6 +85,8 @@ impl Keeper {
             version: version.number(),
             pid: std::process::id(),
             kill_domain: pb::KillDomain::from(self.kill_domain()).into(),
+            limits: version.confines().then(|| self.controllers.enforceable().into()),
+            sandbox: version.confines().then(|| self.sandbox.into()),
         })
     }
 
@@ -97,10 +98,6 @@ impl Keeper {
                 tell(link, &mut self.held, keys, true);
             }
             link.adopted = true;
-            if !link.version.is_some_and(Version::has_beats) {
-                // It cannot say so itself.
-                self.server_serves();
-            }
         }
         Ok(Answer::Adopted(pb::Adopted {}))
     }
@@ -141,13 +138,21 @@ impl Keeper {
         if earlier.is_none() && self.held.len() >= MAX_HELD {
             return Err(Refused::TooMany);
         }
-        let program = Program::new(launch)?;
+        let mut program = Program::new(launch)?;
+        if let Some(key) = launch.beside {
+            let held = self.held.get(key).ok_or(Refused::UnknownProcess)?;
+            program = program.beside(held.pidfd.as_ref().ok_or(Refused::NotRunning)?.as_fd());
+        }
         let key = self.held.next_key();
         let streams = Streams::open(launch.io)
             .and_then(|streams| self.watch(key, &streams).map(|()| streams))
             .map_err(|errno| unopened(launch.io, errno))?;
-        let (child, leaf) = self.spawn(&program, &streams)?;
-        let mut held = Held::new(launch, child, streams, leaf);
+        let begun = if launch.limits.is_none() {
+            self.spawn(&program, &streams)?
+        } else {
+            self.spawn_confined(program, &launch.limits, &streams)?
+        };
+        let mut held = Held::new(launch, begun, streams);
         if earlier.is_none() {
             self.come_after(&launch.id, &mut held.sink);
         }
@@ -175,28 +180,26 @@ impl Keeper {
 
     /// Starts the program, in a leaf of its own where there are leaves. Where the kernel takes
     /// nobody into it, such as below a threaded cgroup, it goes without.
-    fn spawn(
-        &mut self,
-        program: &Program,
-        streams: &Streams,
-    ) -> Result<(Child, Option<Leaf>), Refused> {
-        let no_ends = || Refused::Invalid("neither pipes nor terminal".into());
-        let ends = streams.for_child().ok_or_else(no_ends)?;
+    pub(super) fn spawn(&mut self, program: &Program, streams: &Streams) -> Result<Begun, Refused> {
+        let ends = ends(streams)?;
+        let confined = None;
         if let Some(cgroups) = &mut self.cgroups
-            && let Ok((leaf, fd)) = cgroups.take()
+            && let Ok((leaf, fd)) = cgroups.take(false)
         {
             match self.spawner.spawn(program, &ends, Some(fd.as_fd())) {
-                Ok(child) => return Ok((child, Some(leaf))),
+                Ok(child) => return Ok(Begun { child, leaf: Some(leaf), confined }),
                 Err(failure) => {
-                    cgroups.give_back(leaf, true);
                     if !failure.is_about_the_cgroup() {
+                        cgroups.give_back(leaf, true);
                         return Err(program.explain(failure));
                     }
+                    cgroups.discard(leaf);
                 }
             }
         }
         let child = self.spawner.spawn(program, &ends, None);
-        Ok((child.map_err(|failure| program.explain(failure))?, None))
+        let child = child.map_err(|failure| program.explain(failure))?;
+        Ok(Begun { child, leaf: None, confined })
     }
 
     fn write_input(&mut self, write: &pb::WriteInput) -> Result<Answer, Refused> {
@@ -232,8 +235,10 @@ impl Keeper {
     fn signal(&mut self, signal: &pb::Signal) -> Result<(), Refused> {
         let pb::Signal { key, signal, group } = *signal;
         check_signal(signal)?;
-        let held = self.held.get(key).ok_or(Refused::UnknownProcess)?;
+        let held = self.held.get_mut(key).ok_or(Refused::UnknownProcess)?;
         let pidfd = held.pidfd.as_ref().ok_or(Refused::NotRunning)?;
+        // Whether or not that ends it: what ended it is then not known for certain.
+        held.killed |= signal == libc::SIGKILL;
         let sent = if group {
             // Not reaped, so the group is still the one that this process began.
             tree::signal_group(held.pid, signal)
@@ -274,6 +279,11 @@ impl Keeper {
         }
         Some(held)
     }
+}
+
+/// The child's ends of its streams.
+pub(super) fn ends(streams: &Streams) -> Result<Ends<'_>, Refused> {
+    streams.for_child().ok_or_else(|| Refused::Invalid("neither pipes nor terminal".into()))
 }
 
 /// A signal that exists; 0 would only ask whether the process does.

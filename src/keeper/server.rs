@@ -178,7 +178,7 @@ impl Keeper {
     /// The server says that it lets clients in.
     pub(super) fn server_serves(&mut self) {
         if let Some(link) = &mut self.link {
-            link.pulse.serves(link.version, Instant::now());
+            link.pulse.serves(Instant::now());
         }
         if let Source::Started(started) = &mut self.source {
             started.serves();

@@ -10,6 +10,7 @@
 
 mod child;
 mod clone;
+mod fence;
 
 use std::ffi::{CString, c_char};
 use std::fs;
@@ -18,10 +19,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr;
 
 use rustix::io::{DupFlags, Errno};
-use rustix::process::{Resource, getpid, getrlimit, setrlimit};
+use rustix::process::{PidfdFlags, Resource, getpid, getrlimit, pidfd_open, setrlimit};
 
 use crate::process::{Launch, Refused, User};
 use child::{Plan, Step};
+use fence::{Fence, Host};
 
 pub(super) use child::Failure;
 
@@ -36,8 +38,12 @@ pub(super) const OUTPUT: &[u8] = b"PROCYARD_OUTPUT";
 pub(super) struct Spawner {
     stack: clone::Stack,
     /// Descriptors 3, 4 and 5. A child's streams are put there before it is made, so that it
-    /// takes over a table of six, not of thousands.
+    /// takes over a table of seven, not of thousands.
     slots: [OwnedFd; 3],
+    /// Descriptor 6: the keeper itself, for a child to see whether it lives.
+    keeper: OwnedFd,
+    /// What the kernel gives of a sandbox.
+    host: Host,
     /// What the soft limit of descriptors was before the keeper raised its own.
     descriptors: (u64, u64),
     /// The keeper's own adjustment differs from 0, which children get.
@@ -67,6 +73,7 @@ impl Spawner {
             rustix::fs::open(c"/dev/null", rustix::fs::OFlags::CLOEXEC, rustix::fs::Mode::empty())
         };
         let slots = [null()?, null()?, null()?];
+        let keeper = pidfd_open(getpid(), PidfdFlags::empty())?;
         let limit = getrlimit(Resource::Nofile);
         let (soft, hard) = (limit.current.unwrap_or(u64::MAX), limit.maximum.unwrap_or(u64::MAX));
         setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, ..limit })?;
@@ -74,6 +81,8 @@ impl Spawner {
         Ok(Spawner {
             stack: clone::Stack::new()?,
             slots,
+            keeper,
+            host: Host::default(),
             descriptors: (soft, hard),
             adjust_oom: score.trim() != "0",
         })
@@ -107,7 +116,7 @@ impl Spawner {
         }
         let plan = Plan {
             sources: &sources,
-            keep_below: 1 + self.slots[2].as_raw_fd().cast_unsigned(),
+            keep_below: 1 + self.keeper.as_raw_fd().cast_unsigned(),
             terminal: ends.terminal,
             die_with_keeper: true,
         };
@@ -157,7 +166,8 @@ impl Spawner {
         let order = child::Order {
             program,
             plan,
-            keeper: getpid().as_raw_nonzero().get(),
+            keeper: self.keeper.as_raw_fd(),
+            host: &self.host,
             descriptors: self.descriptors,
             adjust_oom: self.adjust_oom,
         };
@@ -179,6 +189,9 @@ pub(super) struct Program {
     rlimits: Vec<(u32, u64)>,
     nice: Option<i32>,
     oom_score_adj: Option<CString>,
+    /// Files by which it joins the cgroups that limit it.
+    joins: Vec<CString>,
+    fence: Fence,
 }
 
 /// Strings as exec takes them: pointers ended by null, with what they point to.
@@ -244,13 +257,28 @@ impl Program {
             rlimits: launch.rlimits.clone(),
             nice: launch.nice,
             oom_score_adj: score.transpose().map_err(|_| nul("the OOM score"))?,
+            joins: Vec::new(),
+            fence: Fence::new(launch)?,
         })
+    }
+
+    /// The same, joining cgroups by these files.
+    pub(super) fn joining(mut self, files: Vec<CString>) -> Program {
+        self.joins = files;
+        self
     }
 
     /// The same, by this way to its file if there is one, and by the path if that fails.
     pub(super) fn through(mut self, way: Option<CString>) -> Program {
         self.held |= way.is_some();
         self.candidates.splice(0..0, way);
+        self
+    }
+
+    /// The same with the mounts and the network of a living process, where it was to have some of
+    /// its own. Whoever has the descriptor keeps it until it is started.
+    pub(super) fn beside(mut self, pidfd: BorrowedFd<'_>) -> Program {
+        self.fence.beside(pidfd.as_raw_fd());
         self
     }
 
@@ -261,11 +289,21 @@ impl Program {
             // Found in no directory: no path is the one that is missing.
             Step::Exec if failure.errno == libc::ENOENT && self.searched => self.args.first(),
             Step::Exec => self.candidates.get(failure.candidate),
-            Step::Directory => self.cwd.as_ref(),
+            Step::Directory | Step::Outside => match failure.candidate.checked_sub(1) {
+                Some(n) => self.fence.writable.get(n),
+                None => self.cwd.as_ref(),
+            },
             _ => None,
         };
         let path = path.map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
-        Refused::SpawnFailed { step: failure.step.words().into(), errno: failure.errno, path }
+        let Failure { step, errno, .. } = failure;
+        // Of these, no more could be had: of pids and memory, or of namespaces.
+        let scarce = [libc::EAGAIN, libc::ENOMEM].contains(&errno);
+        let step = match step {
+            Step::Clone if self.fence.namespaces != 0 && !scarce => Step::Confine,
+            step => step,
+        };
+        Refused::SpawnFailed { step: step.words().into(), errno, path }
     }
 }
 

@@ -12,11 +12,15 @@ use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::spawn::COOKIE;
 use crate::process::Descendant;
+
+/// Ticks of a second in what the kernel tells of used time, whatever it counts with itself.
+const TICKS: u64 = 100;
 
 /// Finds descendants.
 pub(super) struct Forest {
@@ -174,7 +178,8 @@ fn read_from_start(file: &File) -> Vec<u8> {
     content
 }
 
-fn pids(list: &[u8]) -> Vec<i32> {
+/// The numbers in a list of pids.
+pub(super) fn pids(list: &[u8]) -> Vec<i32> {
     let words = list.split(u8::is_ascii_whitespace);
     words.filter_map(|word| std::str::from_utf8(word).ok()?.parse().ok()).collect()
 }
@@ -235,6 +240,13 @@ pub(super) fn parent(pid: i32) -> Option<i32> {
     Stat::read(pid).map(|stat| stat.parent)
 }
 
+/// The CPU time that a process has used itself, without those that it waited for. Known until it is
+/// reaped.
+pub(super) fn cpu_time(pid: i32) -> Option<Duration> {
+    let stat = Stat::read(pid)?;
+    Some(Duration::from_millis(stat.ticks * (1000 / TICKS)))
+}
+
 /// What `/proc/PID/stat` says of a process.
 #[derive(Debug, PartialEq, Eq)]
 struct Stat {
@@ -243,6 +255,8 @@ struct Stat {
     parent: i32,
     group: i32,
     session: i32,
+    /// User and system time, of which a second has [`TICKS`].
+    ticks: u64,
     start: u64,
 }
 
@@ -266,6 +280,10 @@ impl Stat {
             parent: number(1)?,
             group: number(2)?,
             session: number(3)?,
+            ticks: [11, 12]
+                .map(|n| fields.get(n)?.parse::<u64>().ok())
+                .into_iter()
+                .sum::<Option<_>>()?,
             start: fields.get(19)?.parse().ok()?,
         })
     }
@@ -277,9 +295,10 @@ mod tests {
 
     #[test]
     fn a_command_with_parentheses_and_spaces_is_read_right() {
-        let line = "42 (a) b (c) R 1 2 3 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 12345 0 0";
+        let line = "42 (a) b (c) R 1 2 3 0 -1 4194304 0 0 0 0 7 8 99 99 20 0 1 0 12345 0 0";
         let stat = Stat::parse(line).unwrap();
         assert_eq!((stat.command.as_str(), stat.alive), ("a) b (c", true));
+        assert_eq!(stat.ticks, 7 + 8, "of itself alone");
         assert_eq!((stat.parent, stat.group, stat.session, stat.start), (1, 2, 3, 12345));
     }
 

@@ -10,6 +10,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::cgroup::Cgroups;
+use super::controllers::Controllers;
 use super::ending;
 use super::held::Table;
 use super::kill::Kill;
@@ -21,7 +22,7 @@ use super::server::Source;
 use super::spawn::Spawner;
 use super::tree::Forest;
 use super::upgrade::Upgrade;
-use crate::process::KillDomain;
+use crate::process::{KillDomain, Parts};
 use crate::protocol::{pb, socket};
 
 /// What starts, and what exits, may take of one turn.
@@ -41,7 +42,11 @@ pub(super) struct Keeper {
     pub(super) signals: OwnedFd,
     pub(super) spawner: Spawner,
     pub(super) forest: Forest,
+    /// Dropped before the leaves, among which it may have put the keeper itself.
+    pub(super) controllers: Controllers,
     pub(super) cgroups: Option<Cgroups>,
+    /// Which parts of a sandbox can be had.
+    pub(super) sandbox: Parts,
     pub(super) held: Table,
     pub(super) link: Option<Link>,
     pub(super) source: Source,
@@ -55,6 +60,7 @@ pub(super) struct Keeper {
     /// When the busy and the stalled are to be tried again.
     pub(super) retry_at: Option<Instant>,
     pub(super) sweep_due: bool,
+    pub(super) last_sweep: Instant,
     pub(super) serve_due: bool,
     /// A request was left where it is, for want of room.
     pub(super) held_back: bool,
@@ -113,7 +119,8 @@ impl Keeper {
         let bulk = bulk.map(|due| due.saturating_duration_since(now));
         let pulse = self.pulse_due().map(|due| due.saturating_duration_since(now));
         let upgrade = self.upgrade_due().map(|due| due.saturating_duration_since(now));
-        [server, retry, kill, stop, bulk, pulse, upgrade].into_iter().flatten().min()
+        let sweep = self.late_sweep_due().map(|due| due.saturating_duration_since(now));
+        [server, retry, kill, stop, bulk, pulse, upgrade, sweep].into_iter().flatten().min()
     }
 
     fn dispatch(&mut self, token: Token, flags: EventFlags) {

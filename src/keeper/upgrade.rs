@@ -305,13 +305,13 @@ impl Keeper {
         }
     }
 
-    /// Has the old server end by itself, if it knows how.
+    /// Has the old server end by itself, if it has come as far as to be told.
     fn retire_server(&mut self) {
         if let Some(upgrade) = &mut self.upgrade {
             upgrade.until = Instant::now() + RETIREMENT;
         }
         match &mut self.link {
-            Some(link) if link.version.is_some_and(Version::retires) => {
+            Some(link) if link.version.is_some() => {
                 link.push(pb::from_keeper::Body::Retire(pb::Retire {}), Vec::new());
             }
             _ => self.kill_server(),

@@ -209,6 +209,8 @@ impl Connection {
                 version: welcome.version,
                 kill_domain: welcome.kill_domain().into(),
                 pid: welcome.pid,
+                limits: welcome.limits.unwrap_or_default().into(),
+                sandbox: welcome.sandbox.map(Into::into),
             })),
             Some(Answer::Adopted(pb::Adopted {})) => {
                 Ok(Answered::Adopted(std::mem::take(&mut self.adopted)))

@@ -357,6 +357,7 @@ impl Life {
                 let cause = match exit.status {
                     _ if running.ready_by.is_some() => Cause::ReadinessFailed,
                     Status::Code(_) => Cause::Exited,
+                    Status::Signal(_) if exit.out_of_memory => Cause::OutOfMemory,
                     Status::Signal(_) => Cause::Signaled,
                 };
                 self.end(cause, Some(exit), then);

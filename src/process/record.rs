@@ -23,6 +23,9 @@ pub struct Record {
     /// What was asked for. Kept apart in the store: it never changes.
     #[serde(skip, default = "missing_spec")]
     pub spec: Arc<Spec>,
+    /// Who started it, or ran it last; empty: that is not known.
+    #[serde(default)]
+    pub by: String,
     /// Which run of the id this is, from 1.
     pub run: u32,
     /// Counts the launches of this record over all its runs and restarts, from 1: what the keeper
@@ -392,6 +395,7 @@ pub(crate) mod tests {
             id: id.into(),
             birth,
             spec,
+            by: String::new(),
             run: 1,
             launch: 1,
             printing: 1,
@@ -413,6 +417,8 @@ pub(crate) mod tests {
             usage: Usage::default(),
             final_seq: 1,
             lingering: Vec::new(),
+            oom_kills: 0,
+            out_of_memory: false,
         };
         let end = End {
             cause: Cause::Exited,

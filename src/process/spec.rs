@@ -5,12 +5,13 @@
 //! (`supervisor::launch`).
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Overflow, Size, User};
+use super::{Files, Overflow, Sandbox, Size, User};
 
 /// Largest program that an event repeats.
 const BRIEF_PROGRAM: usize = 4 << 10;
@@ -63,6 +64,9 @@ pub struct Spec {
     pub transcript_bytes: u64,
     /// What happens when the ring is full.
     pub overflow: Overflow,
+    /// What it may reach.
+    #[serde(default)]
+    pub sandbox: Sandbox,
 }
 
 impl Spec {
@@ -89,6 +93,7 @@ impl Spec {
             user: None,
             transcript_bytes: super::DEFAULT_RING,
             overflow: Overflow::DropOldest,
+            sandbox: Sandbox::default(),
         }
     }
 
@@ -110,11 +115,17 @@ impl Spec {
         matches!(self.program, Program::Script(_))
     }
 
+    /// Whether the file that it may set something in has to be made for it: who is another user or
+    /// may not write there could not.
+    pub fn has_output_made(&self) -> bool {
+        self.user.is_some() || self.sandbox.files != Files::Unrestricted
+    }
+
     /// About how much memory the variable parts take.
     pub fn bytes(&self) -> usize {
         let pairs = self.labels.iter().chain(&self.env.set);
         let pairs: usize = pairs.map(|(name, value)| name.len() + value.len()).sum();
-        size_of::<Spec>() + self.program.len() + pairs
+        size_of::<Spec>() + self.program.len() + pairs + self.sandbox.bytes()
     }
 }
 
@@ -147,6 +158,9 @@ impl Program {
     }
 }
 
+/// The interpreter of a script that names none.
+pub const DEFAULT_INTERPRETER: [&str; 1] = ["/bin/sh"];
+
 /// Code to be run by an interpreter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Script {
@@ -178,7 +192,7 @@ pub enum Streams {
 }
 
 /// What is added to the clean environment.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Environment {
     /// Variables to set.
     pub set: BTreeMap<String, String>,
@@ -186,6 +200,19 @@ pub struct Environment {
     pub inherit: Vec<String>,
     /// All variables of the server pass, but for secrets.
     pub inherit_all: bool,
+}
+
+impl fmt::Debug for Environment {
+    /// Without values: they may be secrets, and this may be logged.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Environment { set, inherit, inherit_all } = self;
+        let names: Vec<_> = set.keys().collect();
+        f.debug_struct("Environment")
+            .field("set", &names)
+            .field("inherit", inherit)
+            .field("inherit_all", inherit_all)
+            .finish()
+    }
 }
 
 /// What kind of work a process is.

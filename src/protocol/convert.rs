@@ -5,8 +5,8 @@
 
 use super::pb;
 use crate::process::{
-    Descendant, Exit, InputState, Io, KillDomain, Launch, Overflow, Refused, Size, Status, Usage,
-    User,
+    Descendant, Enforceable, Exit, Files, InputState, Io, KillDomain, Launch, Overflow, Parts,
+    Refused, Sandbox, Size, Status, TreeLimits, Usage, User,
 };
 use crate::transcript::ring::{MAX_CAPACITY, MIN_CAPACITY};
 
@@ -31,7 +31,12 @@ impl From<Launch> for pb::Spawn {
             overflow,
             first_seq,
             continues,
+            limits,
+            roots,
+            sandbox,
+            beside,
         } = launch;
+        let no_new_privileges = sandbox.no_new_privileges;
         let variable = |(name, value): (Vec<u8>, Vec<u8>)| pb::Variable {
             name: name.into(),
             value: value.into(),
@@ -54,6 +59,10 @@ impl From<Launch> for pb::Spawn {
             overflow: pb::Overflow::from(overflow).into(),
             first_seq,
             continues,
+            limits: (!limits.is_none()).then(|| limits.into()),
+            roots: roots.into_iter().map(Into::into).collect(),
+            sandbox: wire_sandbox(sandbox, beside),
+            no_new_privileges,
         }
     }
 }
@@ -78,7 +87,12 @@ impl TryFrom<pb::Spawn> for Launch {
             overflow: _,
             first_seq,
             continues,
+            limits,
+            roots,
+            sandbox,
+            no_new_privileges,
         } = spawn;
+        let (sandbox, beside) = domain_sandbox(sandbox.unwrap_or_default(), no_new_privileges)?;
         if !(MIN_CAPACITY..=MAX_CAPACITY).contains(&ring_bytes) {
             return Err(invalid(format!("a ring of {ring_bytes} bytes: 64 KiB to 1 GiB")));
         }
@@ -106,7 +120,64 @@ impl TryFrom<pb::Spawn> for Launch {
             overflow: overflow.into(),
             first_seq,
             continues,
+            limits: limits.unwrap_or_default().into(),
+            roots: roots.into_iter().map(Into::into).collect(),
+            sandbox,
+            beside,
         })
+    }
+}
+
+/// Absent where it asks for nothing.
+fn wire_sandbox(sandbox: Sandbox, beside: Option<u64>) -> Option<pb::Sandbox> {
+    let Sandbox { files, writable, own_pids, own_mounts, own_network, no_new_privileges: _ } =
+        sandbox;
+    let files = match files {
+        Files::Unrestricted => pb::sandbox::Files::Unspecified,
+        Files::ReadOnly => pb::sandbox::Files::ReadOnly,
+        Files::WorkspaceWrite => pb::sandbox::Files::WorkspaceWrite,
+    };
+    let wire = pb::Sandbox {
+        files: files.into(),
+        writable: writable.into_iter().map(|path| path.into_bytes().into()).collect(),
+        own_pids,
+        own_mounts,
+        own_network,
+        beside: beside.unwrap_or(0),
+    };
+    (wire != pb::Sandbox::default()).then_some(wire)
+}
+
+/// What is not known is refused: nobody runs with less of a fence than was asked for.
+fn domain_sandbox(
+    wire: pb::Sandbox,
+    no_new_privileges: bool,
+) -> Result<(Sandbox, Option<u64>), Refused> {
+    use pb::sandbox::Files as Wire;
+    let pb::Sandbox { files, writable, own_pids, own_mounts, own_network, beside } = wire;
+    let files = match Wire::try_from(files) {
+        Ok(Wire::Unspecified | Wire::Unrestricted) => Files::Unrestricted,
+        Ok(Wire::ReadOnly) => Files::ReadOnly,
+        Ok(Wire::WorkspaceWrite) => Files::WorkspaceWrite,
+        Err(_) => return Err(invalid(format!("the files {files} of a sandbox: not known here"))),
+    };
+    let utf8 = |path: prost::bytes::Bytes| String::from_utf8(path.into());
+    let writable: Result<_, _> = writable.into_iter().map(utf8).collect();
+    let writable = writable.map_err(|_| invalid("a writable path that is not UTF-8"))?;
+    let sandbox = Sandbox { files, writable, own_pids, own_mounts, own_network, no_new_privileges };
+    Ok((sandbox, Some(beside).filter(|key| *key != 0)))
+}
+
+impl From<Parts> for pb::SandboxParts {
+    fn from(Parts { files, own_pids, own_mounts, own_network }: Parts) -> pb::SandboxParts {
+        pb::SandboxParts { files, own_pids, own_mounts, own_network }
+    }
+}
+
+impl From<pb::SandboxParts> for Parts {
+    fn from(parts: pb::SandboxParts) -> Parts {
+        let pb::SandboxParts { files, own_pids, own_mounts, own_network } = parts;
+        Parts { files, own_pids, own_mounts, own_network }
     }
 }
 
@@ -165,7 +236,16 @@ impl From<pb::Overflow> for Overflow {
 
 impl From<Exit> for pb::Exit {
     fn from(exit: Exit) -> pb::Exit {
-        let Exit { status, core_dumped, time, usage, final_seq, lingering } = exit;
+        let Exit {
+            status,
+            core_dumped,
+            time,
+            usage,
+            final_seq,
+            lingering,
+            oom_kills,
+            out_of_memory,
+        } = exit;
         pb::Exit {
             status: Some(match status {
                 Status::Code(code) => pb::exit::Status::Code(code),
@@ -176,6 +256,8 @@ impl From<Exit> for pb::Exit {
             usage: Some(usage.into()),
             final_seq,
             lingering: lingering.into_iter().map(Into::into).collect(),
+            oom_kills,
+            out_of_memory,
         }
     }
 }
@@ -184,7 +266,16 @@ impl TryFrom<pb::Exit> for Exit {
     type Error = Refused;
 
     fn try_from(exit: pb::Exit) -> Result<Exit, Refused> {
-        let pb::Exit { status, core_dumped, time, usage, final_seq, lingering } = exit;
+        let pb::Exit {
+            status,
+            core_dumped,
+            time,
+            usage,
+            final_seq,
+            lingering,
+            oom_kills,
+            out_of_memory,
+        } = exit;
         let status = match status.ok_or_else(|| invalid("an exit without a status"))? {
             pb::exit::Status::Code(code) => Status::Code(code),
             pb::exit::Status::Signal(signal) => Status::Signal(signal),
@@ -196,6 +287,8 @@ impl TryFrom<pb::Exit> for Exit {
             usage: usage.unwrap_or_default().into(),
             final_seq,
             lingering: lingering.into_iter().map(Into::into).collect(),
+            oom_kills,
+            out_of_memory,
         })
     }
 }
@@ -223,6 +316,8 @@ same_fields! {
     }
     Descendant { pid, command }
     InputState { open, accepted, pending }
+    TreeLimits { memory_bytes, processes, milli_cpus }
+    Enforceable { memory, processes, cpus }
 }
 
 impl From<KillDomain> for pb::KillDomain {
@@ -317,6 +412,16 @@ mod tests {
         (launch.nice, launch.oom_score_adj) = (Some(-3), Some(500));
         (launch.run, launch.first_seq, launch.ring_bytes) = (9, 77, 1 << 20);
         launch.overflow = Overflow::Block;
+        launch.limits = TreeLimits { memory_bytes: 1 << 40, processes: 3, milli_cpus: 1500 };
+        (launch.roots, launch.beside) = (vec![b"/a\xff".to_vec()], Some(7));
+        launch.sandbox = Sandbox {
+            files: Files::WorkspaceWrite,
+            writable: vec!["/b".into()],
+            own_pids: true,
+            own_mounts: true,
+            own_network: true,
+            no_new_privileges: true,
+        };
         let size = Size { rows: 1, cols: 1000 };
         for io in [Io::Terminal(size), Io::Pipes { stdin: true, merge_stderr: true }] {
             launch.io = io;
@@ -333,6 +438,10 @@ mod tests {
         };
         assert!(refusal(|spawn| spawn.ring_bytes = 65_535).contains("64 KiB to 1 GiB"));
         assert!(refusal(|spawn| spawn.first_seq = 0).contains("begin with 1"));
+        let files = |spawn: &mut pb::Spawn| {
+            spawn.sandbox = Some(pb::Sandbox { files: 9, ..Default::default() });
+        };
+        assert!(refusal(files).contains("not known here"));
         assert!(refusal(|spawn| spawn.io = None).contains("neither pipes nor terminal"));
         assert!(
             refusal(|spawn| {

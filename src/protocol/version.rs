@@ -5,16 +5,14 @@
 //! be the older one, by one version, and everything further apart is refused with both named.
 
 /// Version that this binary speaks; goes up when an older other end would misunderstand.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// The one before, which is still understood.
 pub const BEFORE: u32 = VERSION - 1;
 
-/// The version from which on servers beat and say when they serve.
-const BEATS: u32 = 3;
-
-/// The version from which on servers retire when they are told to.
-const RETIRES: u32 = 3;
+/// The version from which on keepers confine and limit whole trees: one before would start the same
+/// unprotected.
+const CONFINES: u32 = 4;
 
 /// A version that both ends of a connection speak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,15 +36,10 @@ impl Version {
         self.0
     }
 
-    /// The server beats and says when it serves. Without that nobody can tell whether the other
-    /// end hangs, and a server counts as serving once it has adopted.
-    pub fn has_beats(self) -> bool {
-        self.0 >= BEATS
-    }
-
-    /// The server ends by itself when it is told that another takes its place.
-    pub fn retires(self) -> bool {
-        self.0 >= RETIRES
+    /// The keeper knows roots, sandboxes, how to withhold privileges, and limits of whole trees. One
+    /// that does not would ignore them.
+    pub fn confines(self) -> bool {
+        self.0 >= CONFINES
     }
 }
 

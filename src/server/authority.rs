@@ -15,7 +15,7 @@ use self::header_block::HeaderBlock;
 mod header_block;
 
 /// What a client that speaks HTTP/2 says first.
-pub(super) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(crate) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
@@ -24,7 +24,7 @@ const PRIORITY: u8 = 0x20;
 
 /// A position in what one client sends.
 #[derive(Debug)]
-pub(super) struct Frames {
+pub(crate) struct Frames {
     state: State,
     block: HeaderBlock,
 }
@@ -45,12 +45,12 @@ enum State {
 
 impl Frames {
     /// A client that has sent nothing yet.
-    pub(super) fn new() -> Frames {
+    pub(crate) fn new() -> Frames {
         Frames { state: State::Preface { matched: 0 }, block: HeaderBlock::new() }
     }
 
     /// Follows the next bytes and overwrites what is in them of an authority.
-    pub(super) fn follow(&mut self, mut bytes: &mut [u8]) {
+    pub(crate) fn follow(&mut self, mut bytes: &mut [u8]) {
         while let Some(&first) = bytes.first() {
             let (next, taken) = match self.state {
                 State::Preface { matched } => {

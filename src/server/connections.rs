@@ -1,12 +1,12 @@
 //! The door: accepts connections, serves HTTP on them, and closes them when it is time.
 //!
 //! Owns every bound that a connection meets before a request has a meaning: how many there may be,
-//! how long they may say nothing, how much they may have under way. It knows no RPC, and sets no
+//! how long they may say nothing or be nobody, how much they may have under way. It knows no RPC, and sets no
 //! deadline on one: the client's own rules. All that it starts has ended when it returns.
 
 use std::convert::Infallible;
 use std::io;
-use std::net::TcpListener as StdTcpListener;
+use std::net::{SocketAddr, TcpListener as StdTcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::pin::pin;
@@ -14,6 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use http::Request;
+use hyper::body::Incoming;
 use hyper::rt::Executor;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -22,20 +24,30 @@ use hyper_util::service::TowerToHyperService;
 use rustix::net::AddressFamily;
 use rustix::process::{Resource, getrlimit};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{sleep, timeout};
+use tokio_rustls::rustls::Error as TlsError;
 
+use super::acquaintance::Acquaintance;
+use super::credentials::Peer;
 use super::services::HttpService;
 use super::socket::Socket;
+use super::tls::Tls;
+use crate::grpc::clip::clip;
 
-/// Most connections at a time. Past it nothing is accepted: clients wait in the backlog, as they do
-/// while the server restarts, and are let in as others leave.
+/// Most connections at a time over TCP, and most on Unix sockets: strangers from the network do not
+/// keep out who has a user here. Past it nothing is accepted: clients wait in the backlog, as they
+/// do while the server restarts, and are let in as others leave.
 const MOST_CONNECTIONS: u64 = 4096;
 
-/// How long a client may take to tell what it speaks, and over HTTP/1 to send a request's headers.
-/// An HTTP/2 connection without a call may stay: clients connect early and keep channels open.
+/// How long a client may take to shake hands, then to tell what it speaks, and over HTTP/1 to send a
+/// request's headers.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a connection over TCP may stay on which nobody became known. Clients connect early and
+/// connect again when they are told to; who is known may keep a channel open without a call.
+const STAY: Duration = Duration::from_secs(60);
 
 /// How often an HTTP/2 client is asked whether it is still there, and how long it may take to say.
 const PING: Duration = Duration::from_secs(30);
@@ -74,6 +86,9 @@ const PAUSE: Duration = Duration::from_millis(250);
 const QUIET: Duration = Duration::from_millis(20);
 const BUSY: Duration = Duration::from_millis(300);
 
+/// Most bytes that are told of why a certificate does not count.
+const SAID: usize = 128;
+
 /// How long calls may take to notice that their connection is gone.
 const LAST_MOMENT: Duration = Duration::from_secs(1);
 
@@ -81,7 +96,16 @@ const LAST_MOMENT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Door {
     listeners: Vec<Listener>,
-    room: Arc<Semaphore>,
+    rooms: Rooms,
+    stay: Duration,
+    tls: Option<Arc<Tls>>,
+}
+
+/// Places for connections, of each kind.
+#[derive(Debug)]
+struct Rooms {
+    unix: Arc<Semaphore>,
+    tcp: Arc<Semaphore>,
 }
 
 #[derive(Debug)]
@@ -91,14 +115,17 @@ enum Listener {
 }
 
 impl Door {
-    /// Takes listening sockets, of Unix or of TCP. To be called on a tokio runtime.
-    pub(super) fn new(sockets: Vec<OwnedFd>) -> io::Result<Door> {
+    /// Takes listening sockets, of Unix or of TCP, and what is spoken on the latter beneath HTTP. To
+    /// be called on a tokio runtime.
+    pub(super) fn new(sockets: Vec<OwnedFd>, tls: Option<Tls>) -> io::Result<Door> {
         let listeners: Vec<_> = sockets.into_iter().map(Listener::new).collect::<Result<_, _>>()?;
         // Half of the descriptors are for everything else.
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         // Each listener holds a place while it waits for someone to take it.
-        let room = MOST_CONNECTIONS.min(descriptors / 2) as usize + listeners.len();
-        Ok(Door { listeners, room: Arc::new(Semaphore::new(room)) })
+        let most = MOST_CONNECTIONS.min(descriptors / 4) as usize + listeners.len();
+        let room = || Arc::new(Semaphore::new(most));
+        let rooms = Rooms { unix: room(), tcp: room() };
+        Ok(Door { listeners, rooms, stay: STAY, tls: tls.map(Arc::new) })
     }
 
     /// Serves until `shutdown`. Then nothing more is accepted, clients are told to call elsewhere,
@@ -112,9 +139,10 @@ impl Door {
         let (alive, mut all_gone) = mpsc::channel(1);
         let (close, closing) = watch::channel(Duration::ZERO);
         let tasks = Tasks { alive };
-        let hall = Hall { http: http(tasks.clone()), tasks, service, closing };
+        let (stay, tls) = (self.stay, self.tls);
+        let hall = Hall { http: http(tasks.clone()), tasks, service, closing, stay, tls };
         let accepting = join_all(self.listeners.iter().map(|listener| {
-            let (hall, room) = (hall.clone(), self.room.clone());
+            let (hall, room) = (hall.clone(), self.rooms.of(listener));
             async move {
                 loop {
                     let place = room_for_one(&room).await;
@@ -131,6 +159,15 @@ impl Door {
         if timeout(drain + LAST_MOMENT, all_gone.recv()).await.is_err() {
             tracing::warn!("calls are still at work after their connections were closed");
         }
+    }
+}
+
+impl Rooms {
+    fn of(&self, listener: &Listener) -> Arc<Semaphore> {
+        Arc::clone(match listener {
+            Listener::Unix(_) => &self.unix,
+            Listener::Tcp(_) => &self.tcp,
+        })
     }
 }
 
@@ -161,10 +198,12 @@ impl Listener {
     async fn accept(&self, hall: &Hall, place: Option<OwnedSemaphorePermit>) {
         let accepted = match self {
             Listener::Unix(listener) => listener.accept().await.map(|(io, _)| {
-                hall.let_in(Socket::unix(io, PATIENCE), place);
+                let peer = Peer::Unix(io.peer_cred().ok().map(|user| user.uid()));
+                let serving = hall.clone().serve(Socket::unix(io, PATIENCE), peer);
+                hall.let_in(serving, place);
             }),
-            Listener::Tcp(listener) => listener.accept().await.map(|(io, _)| {
-                hall.let_in(Socket::tcp(io, PATIENCE), place);
+            Listener::Tcp(listener) => listener.accept().await.map(|(io, from)| {
+                hall.let_in(hall.clone().serve_tcp(io, from), place);
             }),
         };
         match accepted {
@@ -189,52 +228,121 @@ struct Hall {
     service: HttpService,
     /// Changes when connections have to end, to how long they may take.
     closing: watch::Receiver<Duration>,
+    /// How long strangers from the network may stay.
+    stay: Duration,
+    tls: Option<Arc<Tls>>,
 }
 
 impl Hall {
+    /// Serves a connection in a task of its own, which holds its place.
+    fn let_in(
+        &self,
+        serving: impl Future<Output = ()> + Send + 'static,
+        place: Option<OwnedSemaphorePermit>,
+    ) {
+        self.tasks.execute(async move {
+            serving.await;
+            drop(place);
+        });
+    }
+
+    /// Shakes hands over TCP, if that is what is done, and serves.
+    async fn serve_tcp(self, io: TcpStream, from: SocketAddr) {
+        // Answers leave when they are written: they are whole.
+        let _ = io.set_nodelay(true);
+        let Some(tls) = self.tls.clone() else {
+            return self.serve(Socket::tcp(io, PATIENCE), Peer::Tcp { from, tls: None }).await;
+        };
+        let shaken = tokio::select! {
+            shaken = tls.accept(io) => shaken,
+            () = self.out_of_patience() => Err(io::ErrorKind::TimedOut.into()),
+        };
+        match shaken {
+            Ok((io, shown)) => {
+                let peer = Peer::Tcp { from, tls: Some(shown) };
+                self.serve(Socket::tcp(io, PATIENCE), peer).await;
+            }
+            Err(error) => not_shaken(from, &error),
+        }
+    }
+
+    /// Returns when a handshake has taken too long, or the server ends and has waited for it.
+    async fn out_of_patience(&self) {
+        let mut closing = self.closing.clone();
+        let closed = async {
+            let _ = closing.changed().await;
+            let drain = *closing.borrow();
+            sleep(drain).await;
+        };
+        tokio::select! {
+            () = sleep(PATIENCE) => {}
+            () = closed => {}
+        }
+    }
+
     /// Serves a connection until its end or the server's.
-    fn let_in<Io>(&self, mut socket: Socket<Io>, place: Option<OwnedSemaphorePermit>)
+    async fn serve<Io>(self, mut socket: Socket<Io>, peer: Peer)
     where
         Io: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let Hall { http, tasks, service, mut closing } = self.clone();
-        tasks.execute(async move {
-            let service = TowerToHyperService::new(service);
-            let (called, mut calls) = watch::channel(());
-            let service = service_fn(move |request| {
-                called.send_replace(());
-                service.call(request)
-            });
-            let quiet =
-                async move { while let Ok(Ok(())) = timeout(QUIET, calls.changed()).await {} };
-            let greeted = socket.greeted();
-            let mut connection = pin!(http.serve_connection(TokioIo::new(socket), service));
-            let ended = tokio::select! {
-                ended = connection.as_mut() => Ok(ended),
-                _ = closing.changed() => {
-                    let drain = *closing.borrow();
-                    let close = async {
-                        tokio::select! {
-                            biased;
-                            ended = connection.as_mut() => return ended,
-                            // Before, it would be cut off, though its greeting may be under way,
-                            // and a call with that.
-                            () = async { greeted.await; let _ = timeout(BUSY, quiet).await; } => {}
-                        }
-                        connection.as_mut().graceful_shutdown();
-                        connection.await
-                    };
-                    // An idle one may never end by itself (hyper#4170).
-                    timeout(drain, close).await
-                }
-            };
-            match ended {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::debug!(error, "a connection failed"),
-                Err(_) => tracing::debug!("a connection was cut off"),
-            }
-            drop(place);
+        let Hall { http, service, mut closing, stay, tasks: _, tls: _ } = self;
+        let (acquaintance, is_tcp) = (Acquaintance::default(), matches!(peer, Peer::Tcp { .. }));
+        let met = acquaintance.clone();
+        let service = TowerToHyperService::new(service);
+        let (called, mut calls) = watch::channel(());
+        let service = service_fn(move |mut request: Request<Incoming>| {
+            called.send_replace(());
+            request.extensions_mut().insert(peer.clone());
+            request.extensions_mut().insert(met.clone());
+            service.call(request)
         });
+        let quiet = async move { while let Ok(Ok(())) = timeout(QUIET, calls.changed()).await {} };
+        let greeted = socket.greeted();
+        let mut connection = pin!(http.serve_connection(TokioIo::new(socket), service));
+        let closes = async {
+            tokio::select! {
+                _ = closing.changed() => *closing.borrow(),
+                () = acquaintance.overstayed(stay), if is_tcp => LAST_MOMENT,
+            }
+        };
+        let ended = tokio::select! {
+            ended = connection.as_mut() => Ok(ended),
+            drain = closes => {
+                let close = async {
+                    tokio::select! {
+                        biased;
+                        ended = connection.as_mut() => return ended,
+                        // Before, it would be cut off, though its greeting may be under way,
+                        // and a call with that.
+                        () = async { greeted.await; let _ = timeout(BUSY, quiet).await; } => {}
+                    }
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                };
+                // An idle one may never end by itself (hyper#4170).
+                timeout(drain, close).await
+            }
+        };
+        match ended {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(error, "a connection failed"),
+            Err(_) => tracing::debug!("a connection was cut off"),
+        }
+    }
+}
+
+/// Tells why no hands were shaken.
+fn not_shaken(from: SocketAddr, error: &io::Error) {
+    match error.get_ref().and_then(|why| why.downcast_ref()) {
+        // Who showed what does not count.
+        Some(TlsError::InvalidCertificate(_)) => {
+            let result = clip(&error.to_string(), SAID);
+            tracing::warn!(target: "procyard::audit", peer = %from, call = "handshake", result, "refused");
+        }
+        // Who spoke something else, or did not like what it was shown.
+        Some(error) => tracing::info!(peer = %from, %error, "no TLS was spoken"),
+        // Who went, or said nothing.
+        None => tracing::debug!(%error, "a handshake failed"),
     }
 }
 
@@ -286,6 +394,7 @@ mod tests {
     use tonic::service::Routes;
 
     use super::super::authority::tests::RECORDED;
+    use super::super::credentials::tests::open;
     use super::super::services::standard;
     use super::*;
 
@@ -301,9 +410,10 @@ mod tests {
         async fn with_room(room: usize) -> Served {
             let directory = tempfile::tempdir().unwrap();
             let path = directory.path().join("s");
-            let mut door = Door::new(vec![StdUnixListener::bind(&path).unwrap().into()]).unwrap();
-            door.room = Arc::new(Semaphore::new(room));
-            let routes = standard(Routes::default()).await.unwrap().routes;
+            let listener = StdUnixListener::bind(&path).unwrap();
+            let mut door = Door::new(vec![listener.into()], None).unwrap();
+            door.rooms.unix = Arc::new(Semaphore::new(room));
+            let routes = standard(Routes::default(), open()).await.unwrap().routes;
             let (shutdown, asked) = oneshot::channel();
             let asked = async {
                 drop(asked.await);
@@ -355,7 +465,7 @@ mod tests {
         answered(&mut idle).await;
         let mut silent = UnixStream::connect(&served.path).await.unwrap();
         served.shutdown.send(()).unwrap();
-        timeout(Duration::from_secs(5), served.serving).await.unwrap().unwrap();
+        timeout(Duration::from_secs(60), served.serving).await.unwrap().unwrap();
         idle.read_to_end(&mut Vec::new()).await.unwrap();
         // Reset, if it was not accepted yet: nobody else holds the socket here.
         let _ = silent.read_to_end(&mut Vec::new()).await;
@@ -374,9 +484,33 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn strangers_from_the_network_keep_nobody_out_and_have_to_go() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let unix = StdUnixListener::bind(&path).unwrap();
+        let tcp = StdTcpListener::bind("127.0.0.1:0").unwrap();
+        let address = tcp.local_addr().unwrap();
+        let mut door = Door::new(vec![unix.into(), tcp.into()], None).unwrap();
+        door.rooms.tcp = Arc::new(Semaphore::new(1));
+        door.stay = Duration::from_millis(50);
+        let routes = standard(Routes::default(), open()).await.unwrap().routes;
+        let serving = tokio::spawn(door.serve(routes, std::future::pending()));
+        for _ in 0..2 {
+            let mut stranger = TcpStream::connect(address).await.unwrap();
+            stranger.write_all(&RECORDED.concat()[..24 + 45]).await.unwrap();
+            assert_eq!(answered(&mut client(&path).await).await, [1, 3]);
+            // The second finds room when the first is gone.
+            let mut said = Vec::new();
+            let gone = stranger.read_to_end(&mut said);
+            let _ = timeout(Duration::from_secs(60), gone).await.unwrap();
+        }
+        serving.abort();
+    }
+
+    #[tokio::test]
     async fn a_socket_of_another_kind_is_refused() {
         use rustix::net::{SocketType, socket};
         let netlink = socket(AddressFamily::NETLINK, SocketType::RAW, None).unwrap();
-        assert!(Door::new(vec![netlink]).is_err());
+        assert!(Door::new(vec![netlink], None).is_err());
     }
 }

@@ -33,7 +33,7 @@ pub(super) async fn run(keeper: Keeper, health: Health, mut stage: watch::Receiv
 /// Beats as long as the keeper is there. Never ends: others notice when it is gone.
 async fn beat(keeper: &Keeper, health: &Health) {
     let mut next = Instant::now();
-    let mut alive = keeper.has_beats() && answered(keeper.serving(), health).await.is_ok();
+    let mut alive = answered(keeper.serving(), health).await.is_ok();
     while alive {
         next = Instant::now().max(next + BEAT);
         sleep_until(next).await;

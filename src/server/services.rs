@@ -3,6 +3,8 @@
 //! Owns which services stand on the port and what wraps them all. Outermost is gRPC-Web, so that
 //! whatever is inside sees gRPC only and its errors reach both kinds of clients.
 
+use std::sync::Arc;
+
 use tokio::sync::watch;
 use tonic::service::Routes;
 use tonic::service::interceptor::InterceptedService;
@@ -13,13 +15,18 @@ use tonic_web::{GrpcWebLayer, GrpcWebService};
 use tower::Layer;
 
 use super::browsers::NoForeignPages;
+use super::credentials::{Credentials, Gate};
+use super::probes::Probes;
 use crate::grpc::framework::{Explained, MESSAGE_LIMIT};
 use crate::grpc::pb;
 use crate::grpc::pb::process_service_server::{ProcessService, ProcessServiceServer, SERVICE_NAME};
 use crate::supervisor::{Error, Stage};
 
+/// The largest request for health: it is the name of a service.
+const PROBE_LIMIT: usize = 4 << 10;
+
 /// All services behind one door.
-pub(super) type HttpService = GrpcWebService<NoForeignPages<Explained<Routes>>>;
+pub(super) type HttpService = GrpcWebService<NoForeignPages<Gate<Explained<Routes>>>>;
 
 /// What is served, and the handle on what health says of it.
 #[derive(Debug)]
@@ -36,6 +43,7 @@ pub(super) struct Services {
 pub(super) async fn assemble<P: ProcessService>(
     process: P,
     stage: watch::Receiver<Stage>,
+    credentials: Arc<Credentials>,
 ) -> Result<Services, ReflectionError> {
     // Requests have a bound, answers none: views bound those, and an answer that is made and not
     // sent leaves its client with nothing to do about it.
@@ -44,19 +52,24 @@ pub(super) async fn assemble<P: ProcessService>(
         true => Err(Error::ShuttingDown.into()),
         false => Ok(request),
     };
-    standard(Routes::new(InterceptedService::new(process, refused))).await
+    standard(Routes::new(InterceptedService::new(process, refused)), credentials).await
 }
 
 /// Adds the standard services, and wraps them all.
-pub(super) async fn standard(routes: Routes) -> Result<Services, ReflectionError> {
+pub(super) async fn standard(
+    routes: Routes,
+    credentials: Arc<Credentials>,
+) -> Result<Services, ReflectionError> {
     let (reporter, health) = health_reporter();
     reporter.set_service_status(SERVICE_NAME, ServingStatus::Serving).await;
+    let health = health.max_decoding_message_size(PROBE_LIMIT);
     let routes = routes
-        .add_service(health)
+        .add_service(Probes::new(health))
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?)
         .prepare();
-    let routes = GrpcWebLayer::new().layer(NoForeignPages(Explained(routes)));
+    let routes =
+        GrpcWebLayer::new().layer(NoForeignPages(Gate::new(Explained(routes), credentials)));
     Ok(Services { routes, health: Health(reporter) })
 }
 
@@ -118,6 +131,9 @@ mod tests {
     use tonic_types::StatusExt;
     use tower::Service;
 
+    use super::super::credentials::Peer;
+    use super::super::credentials::tests::open;
+    use super::super::probes;
     use super::*;
 
     /// One request, and the headers and all bytes and trailers of its answer.
@@ -130,7 +146,8 @@ mod tests {
         let framed = [&[0][..], &(message.len() as u32).to_be_bytes(), message].concat();
         let body = Body::new(AxumBody::from(framed));
         let request = Request::post(path).version(version).header("content-type", kind);
-        let request = request.body(body).unwrap();
+        let own = Peer::Unix(Some(rustix::process::geteuid().as_raw()));
+        let request = request.extension(own).body(body).unwrap();
         let (head, body) = services.routes.clone().call(request).await.unwrap().into_parts();
         let (mut body, mut bytes, mut trailers) = (pin!(body), Vec::new(), HeaderMap::new());
         while let Some(frame) = poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
@@ -147,7 +164,7 @@ mod tests {
     const CHECK: &str = "/grpc.health.v1.Health/Check";
 
     async fn services() -> Services {
-        standard(Routes::default()).await.unwrap()
+        standard(Routes::default(), open()).await.unwrap()
     }
 
     #[tokio::test]
@@ -174,7 +191,7 @@ mod tests {
     #[tokio::test]
     async fn what_the_framework_refuses_has_a_reason() {
         let services = services().await;
-        let large = [&[0x0a, 0x80, 0x80, 0xc0, 0x02][..], &vec![b'a'; 5 << 20]].concat();
+        let large = vec![b'a'; PROBE_LIMIT + 1];
         for (path, message, code, reason) in [
             (CHECK, &[0xff; 3][..], Code::InvalidArgument, "INVALID_FIELD"),
             (CHECK, &large, Code::InvalidArgument, "INVALID_FIELD"),
@@ -188,6 +205,33 @@ mod tests {
                 assert_eq!(status.get_details_error_info().unwrap().reason, reason);
             }
         }
+    }
+
+    #[tokio::test]
+    async fn strangers_have_so_many_probes_and_keep_nobody_from_asking() {
+        let services = services().await;
+        let stranger = Peer::Tcp { from: "192.0.2.1:1".parse().unwrap(), tls: None };
+        let own = Peer::Unix(Some(rustix::process::geteuid().as_raw()));
+        let call = async |peer: &Peer, path: &str| {
+            let body = Body::new(AxumBody::from(vec![0; 5]));
+            let request = Request::post(path).version(Version::HTTP_2);
+            let request = request.header("content-type", GRPC.1).extension(peer.clone());
+            services.routes.clone().call(request.body(body).unwrap()).await.unwrap()
+        };
+        let watch = "/grpc.health.v1.Health/Watch";
+        let mut watching = Vec::new();
+        for _ in 0..probes::MOST {
+            watching.push(call(&stranger, watch).await);
+        }
+        let refused = call(&stranger, watch).await;
+        let refused = Status::from_header_map(refused.headers()).unwrap();
+        assert_eq!(refused.code(), Code::ResourceExhausted);
+        assert_eq!(refused.get_details_error_info().unwrap().reason, "TOO_MANY_STREAMS");
+        let is_refused = |answer: &http::Response<_>| answer.headers().contains_key("grpc-status");
+        assert!(!is_refused(&call(&stranger, CHECK).await));
+        assert!(!is_refused(&call(&own, watch).await));
+        watching.pop();
+        assert!(!is_refused(&call(&stranger, watch).await));
     }
 
     #[tokio::test]

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::UnixStream;
 use tokio::sync::oneshot;
 use tokio::time::Sleep;
 
@@ -49,15 +49,12 @@ impl Socket<UnixStream> {
     }
 }
 
-impl Socket<TcpStream> {
-    /// A connection over TCP. Answers leave when they are written: they are whole.
-    pub(super) fn tcp(io: TcpStream, patience: Duration) -> Socket<TcpStream> {
-        let _ = io.set_nodelay(true);
+impl<Io> Socket<Io> {
+    /// A connection over TCP, or over TLS on it.
+    pub(super) fn tcp(io: Io, patience: Duration) -> Socket<Io> {
         Socket { io, greeting: Greeting::within(patience), frames: None }
     }
-}
 
-impl<Io> Socket<Io> {
     /// Returns when the client has told what it speaks, or will not. To be called once.
     pub(super) fn greeted(&mut self) -> impl Future<Output = ()> + use<Io> {
         let (heard, hears) = oneshot::channel();
@@ -147,10 +144,12 @@ mod tests {
     #[tokio::test]
     async fn who_has_told_the_protocol_has_time() {
         let (mut client, server) = UnixStream::pair().unwrap();
-        let mut server = Socket::unix(server, SHORT);
+        // Enough for it to be told on a slow machine.
+        let patience = Duration::from_secs(1);
+        let mut server = Socket::unix(server, patience);
         client.write_all(PREFACE).await.unwrap();
         server.read_exact(&mut [0; 24]).await.unwrap();
-        assert!(tokio::time::timeout(2 * SHORT, server.read_u8()).await.is_err());
+        assert!(tokio::time::timeout(2 * patience, server.read_u8()).await.is_err());
         client.write_all(b"x").await.unwrap();
         assert_eq!(server.read_u8().await.unwrap(), b'x');
     }

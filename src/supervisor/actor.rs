@@ -16,6 +16,7 @@ use super::effects::{Action, Effects};
 use super::launch::Ground;
 use super::registry::Registry;
 use super::state::{Call, Input, Now, State};
+use crate::access::Caller;
 use crate::events::EventLog;
 use crate::failpoint::{self, Point};
 use crate::keeper_client::{Keeper, Report, Reports};
@@ -54,7 +55,7 @@ pub(super) struct Actor {
     /// Bounds how many structured outputs are read at a time, and so the memory that this takes.
     pub(super) readers: Arc<Semaphore>,
     pub(super) archives: Arc<Archives>,
-    pub(super) calls: mpsc::Receiver<Call>,
+    pub(super) calls: mpsc::Receiver<(Arc<Caller>, Call)>,
     pub(super) stage: watch::Sender<Stage>,
     pub(super) queue: Queue,
 }
@@ -184,7 +185,7 @@ impl Actor {
             },
             Some(answer) = self.queue.answers.1.recv() => Woken::Input(answer),
             call = self.calls.recv() => match call {
-                Some(call) => Woken::Input(Input::Call(call)),
+                Some((caller, call)) => Woken::Input(Input::Call(caller, call)),
                 None => Woken::NobodyLeft,
             },
             () = tokio::time::sleep_until(at(wake_at)), if wake_at.is_some() => Woken::Due,
@@ -241,7 +242,8 @@ impl Actor {
     fn ready(&mut self) -> Option<Input> {
         let report = self.reports.try_next().map(Input::Report);
         let answer = report.or_else(|| self.queue.answers.1.try_recv().ok());
-        answer.or_else(|| self.calls.try_recv().ok().map(Input::Call))
+        let call = |(caller, call)| Input::Call(caller, call);
+        answer.or_else(|| self.calls.try_recv().ok().map(call))
     }
 
     /// Keeps what follows until it is committed. While that fails or takes long, what changes

@@ -15,7 +15,7 @@ use super::state::Input;
 use crate::failpoint::{self, Point};
 use crate::keeper_client::{Keeper, Report, Spawned};
 use crate::process::lifecycle::Ask;
-use crate::process::{Record, State, signal};
+use crate::process::{Launch, Record, State, signal};
 use crate::transcript::Ring;
 
 impl Actor {
@@ -44,7 +44,10 @@ impl Actor {
             pid: started.pid,
             output: held.output,
             first_seq: record.first_seq,
-            beside: self.ground.beside(record),
+            beside: Launch {
+                beside: record.spec.sandbox.has_rooms().then_some(held.key),
+                ..self.ground.beside(record)
+            },
             tell: Box::new(tell),
         };
         let met = ready(readiness.probe.clone(), candidate);
@@ -179,8 +182,10 @@ async fn start(
         Some(earlier) => end_rest(keeper, earlier).await.max(record.first_seq),
         None => record.first_seq,
     };
+    ground.confiner.check(&record.spec)?;
     // What takes its time is done elsewhere.
-    let files = record.spec.is_script() || record.spec.user.is_some() || record.launch > 1;
+    let made = record.spec.has_output_made();
+    let files = record.spec.is_script() || made || record.launch > 1;
     let launch = if files {
         let (ground, record) = (Arc::clone(&ground), Arc::clone(&record));
         let written = tokio::task::spawn_blocking(move || ground.launch(&record)).await;
@@ -200,10 +205,18 @@ async fn start(
         let _ = keeper.release(key).await;
         spawned = spawn().await;
     }
-    if spawned.is_err() && record.spec.user.is_some() {
+    if spawned.is_err() && made {
         ground.outputs.remove(&record);
     }
-    spawned.map_err(|error| Error::from_keeper(&id, error))
+    let error = match spawned {
+        Ok(spawned) => return Ok(spawned),
+        Err(error) => Error::from_keeper(&id, error),
+    };
+    if !ground.confiner.has_roots() {
+        return Err(error.about(&record.spec));
+    }
+    let explained = tokio::task::spawn_blocking(move || ground.confiner.explain(error)).await;
+    Err(explained.map_or(Error::ShuttingDown, |error| error.about(&record.spec)))
 }
 
 /// Ends who outlived an earlier launch. What they printed to the last is counted: the number of the

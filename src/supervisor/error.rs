@@ -1,8 +1,9 @@
 //! Why a call was refused, in the project's own words. `grpc::status` turns them into statuses.
 
-use super::limits::ENFORCEABLE;
+use super::quota::Reached;
+use crate::access::{Choice, Outside, Role};
 use crate::keeper_client::KeeperError;
-use crate::process::{Refused, step};
+use crate::process::{Refused, Spec, step};
 
 /// Why a call was refused. Nothing changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -10,11 +11,34 @@ pub enum Error {
     /// Fields cannot be used; all of them are named.
     #[error("{}", join(.0))]
     Invalid(Vec<BadField>),
+    /// Nothing tells who calls.
+    #[error("nothing tells who you are: show a token (authorization: Bearer …) or a certificate")]
+    NoCredentials,
+    /// What was shown is not known here.
+    #[error("the token or certificate is not known here, or not any more")]
+    BadCredentials,
+    /// The caller's role does not allow it.
+    #[error("{call} needs the role {needs}; yours is {role}")]
+    Role {
+        /// What was called.
+        call: &'static str,
+        /// What the caller has.
+        role: Role,
+        /// What it takes.
+        needs: Role,
+    },
+    /// A new process would lie outside of the caller's scope.
+    #[error(transparent)]
+    Scope(#[from] Outside),
+    /// The caller may not choose this of how a process runs.
+    #[error("{} is not yours to choose: that needs may={}", .0.field(), .0.freedom())]
+    NotFree(#[from] Choice),
     /// There is no such process.
     #[error("there is no process {0:?}")]
     NotFound(String),
-    /// The id is taken by a process with another spec.
-    #[error("the id {0:?} names a process with another spec")]
+    /// The id is taken by a process with another spec, or by one that the caller does not see. The
+    /// words are the same, so that nobody learns which.
+    #[error("the id {0:?} is taken by another process")]
     IdConflict(String),
     /// A process of the same service is live.
     #[error("the service {service:?} of this owner and workspace is live already, as {id:?}")]
@@ -46,8 +70,24 @@ pub enum Error {
         errno: i32,
     },
     /// Limits that cannot be enforced here; all of them are named.
-    #[error("cannot enforce {} here; of all limits {} can be", .0.join(", "), ENFORCEABLE.join(", "))]
-    LimitUnsupported(Vec<&'static str>),
+    #[error("cannot enforce {} here; of all limits {} can be", .unsupported.join(", "), .enforceable.join(", "))]
+    LimitUnsupported {
+        /// Those of them that were asked for.
+        unsupported: Vec<&'static str>,
+        /// What can be enforced.
+        enforceable: Vec<&'static str>,
+    },
+    /// A directory is not below the roots that this server was told, or cannot be found to be.
+    #[error("{}{path:?} is not below a directory that is allowed here (--root)", of_writable(*.writable))]
+    CwdNotAllowed {
+        /// It is one of `spec.sandbox.writable`, not the working directory.
+        writable: bool,
+        /// The directory, as it was asked for.
+        path: String,
+    },
+    /// Parts of a sandbox that cannot be had here; all of them are named.
+    #[error("cannot have {} here: the kernel, or the keeper that runs, does not give it", .0.join(", "))]
+    SandboxUnsupported(Vec<&'static str>),
     /// It does not run.
     #[error("the process {0:?} does not run: it has exited, or waits for its turn or its restart")]
     NotRunning(String),
@@ -90,6 +130,12 @@ pub enum Error {
         "as many processes run as --max-running allows, or wait as can be kept; try again later"
     )]
     TooManyProcesses,
+    /// There is as much as there may be.
+    #[error("{}", words(.0))]
+    Quota(Reached),
+    /// As many streams are open as may be.
+    #[error("{}", words(.0))]
+    TooManyStreams(Reached),
     /// The kernel has no more pids.
     #[error("the kernel has no pid left for it")]
     OutOfPids,
@@ -119,6 +165,19 @@ pub struct BadField {
     pub problem: String,
 }
 
+fn words(Reached { what, most, used, of_all, retry }: &Reached) -> String {
+    let (whose, what) = (if *of_all { "all callers" } else { "one caller" }, what.words());
+    match retry {
+        Some(_) => format!("{whose} may have {most} {what}, and {used} are used; try again later"),
+        None => format!("{whose} may have {most} {what}, and this alone asks for more"),
+    }
+}
+
+/// The field before what is wrong with it, where that is not clear.
+fn of_writable(writable: bool) -> &'static str {
+    if writable { "spec.sandbox.writable: " } else { "" }
+}
+
 /// A path after a word, if there is one.
 fn quoted(path: &str) -> String {
     if path.is_empty() { String::new() } else { format!(" {path:?}") }
@@ -131,6 +190,21 @@ fn join(fields: &[BadField]) -> String {
 }
 
 impl Error {
+    /// The same, with the field that a directory came from, if it is not the working directory.
+    pub(crate) fn about(self, spec: &Spec) -> Error {
+        let is_writable = |path: &String| *path != spec.cwd && spec.sandbox.writable.contains(path);
+        match self {
+            Error::CwdNotAllowed { path, .. } => {
+                Error::CwdNotAllowed { writable: is_writable(&path), path }
+            }
+            Error::SpawnFailed { step, errno, path } if is_writable(&path) => {
+                let step = format!("{}{step}", of_writable(true));
+                Error::SpawnFailed { step, errno, path }
+            }
+            error => error,
+        }
+    }
+
     /// What the keeper's refusal means for a process.
     pub(crate) fn from_keeper(id: &str, error: KeeperError) -> Error {
         let refused = match error {
@@ -157,6 +231,9 @@ impl Error {
 /// Some of the kernel's words have words of their own in the API.
 fn spawn_failed(step: String, errno: i32, path: String) -> Error {
     match (step.as_str(), errno) {
+        (step::OUTSIDE, _) => Error::CwdNotAllowed { writable: false, path },
+        // Not for want of descriptors here: the child's own may be few.
+        (step::CONFINE, _) => Error::SpawnFailed { step, errno, path },
         (step::USER, libc::EPERM) => Error::UserNotAllowed { step, errno },
         (step::MAKE, libc::EAGAIN) => Error::OutOfPids,
         (step::TERMINAL, libc::ENOSPC) => Error::OutOfTerminals,

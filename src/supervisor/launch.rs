@@ -9,13 +9,15 @@ use std::io::{self, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use super::confining::Confiner;
 use super::limits;
 use super::orphans::is_recovered;
 use super::outputs::{Outputs, name};
 use crate::failpoint::{self, Point};
 use crate::keeper_client::Adopted;
-use crate::process::{Environment, Io, Launch, Program, Record, Script, Streams, User};
+use crate::process::{Environment, Io, Launch, Program, Record, Script, Spec, Streams, User};
 use crate::store::Repaired;
 use crate::transcript::ring::MIN_CAPACITY;
 
@@ -43,22 +45,25 @@ pub(super) struct Ground {
     scripts: PathBuf,
     /// Where programs leave what they set.
     pub(super) outputs: Outputs,
+    /// Where they may run and what they may reach.
+    pub(super) confiner: Arc<Confiner>,
 }
 
 impl Ground {
     /// The environment of this process, and the directories for scripts and outputs.
-    pub(super) fn new(state_dir: &Path) -> Ground {
+    pub(super) fn new(state_dir: &Path, confiner: Arc<Confiner>) -> Ground {
         let env = std::env::vars_os();
         let env = env.map(|(name, value)| (name.into_vec(), value.into_vec())).collect();
-        Ground { env, scripts: state_dir.join("scripts"), outputs: Outputs::new(state_dir) }
+        let (scripts, outputs) = (state_dir.join("scripts"), Outputs::new(state_dir));
+        Ground { env, scripts, outputs, confiner }
     }
 
     /// The launch of a process. A script is written where the launch says.
     pub(super) fn launch(&self, record: &Record) -> io::Result<Launch> {
         let spec = &record.spec;
         self.outputs.remove_previous(record);
-        if let Some(user) = &spec.user {
-            self.outputs.make_for(record, user);
+        if spec.has_output_made() {
+            self.outputs.make_for(record, spec.user.as_ref());
         }
         let io = match spec.streams {
             Streams::Pipes { stdin, merge_stderr } => Io::Pipes { stdin, merge_stderr },
@@ -73,7 +78,7 @@ impl Ground {
             io,
             ring_bytes: spec.transcript_bytes,
             overflow: spec.overflow,
-            ..self.surroundings(record)
+            ..self.surroundings(record, Confiner::confine)
         })
     }
 
@@ -81,23 +86,26 @@ impl Ground {
     /// where nobody reads along. Its arguments and its run are left to be said.
     pub(super) fn beside(&self, record: &Record) -> Launch {
         let id = format!("{}/probe", record.id);
-        let mut beside = Launch { id, ring_bytes: MIN_CAPACITY, ..self.surroundings(record) };
+        let surroundings = self.surroundings(record, Confiner::confine_beside);
+        let mut beside = Launch { id, ring_bytes: MIN_CAPACITY, ..surroundings };
         // What the process sets is its own to say.
         beside.env.retain(|(name, _)| name != b"PROCYARD_OUTPUT");
         beside
     }
 
-    /// All that a process shares with the commands beside it.
-    fn surroundings(&self, record: &Record) -> Launch {
+    /// All that a process shares with the commands beside it, but for how each is kept in.
+    fn surroundings(&self, record: &Record, confine: fn(&Confiner, &Spec, &mut Launch)) -> Launch {
         let spec = &record.spec;
-        Launch {
+        let mut launch = Launch {
             env: self.variables(record).into_iter().collect(),
-            cwd: spec.cwd.clone().into_bytes(),
             user: spec.user.clone(),
             rlimits: limits::rlimits(&spec.limits),
             nice: spec.limits.nice,
+            limits: limits::of_tree(&spec.limits),
             ..Launch::new("", [b""; 0])
-        }
+        };
+        confine(&self.confiner, spec, &mut launch);
+        launch
     }
 
     fn args(&self, record: &Record) -> io::Result<Vec<Vec<u8>>> {
@@ -246,6 +254,7 @@ mod tests {
     use super::*;
     use crate::process::record::tests::record;
     use crate::process::{Limits, Spec};
+    use crate::supervisor::Confinement;
 
     #[test]
     fn names_that_look_like_secrets_are_private() {
@@ -270,7 +279,8 @@ mod tests {
     #[test]
     fn a_command_beside_a_process_has_all_of_its_surroundings_and_streams_of_its_own() {
         let place = tempfile::tempdir().unwrap();
-        let ground = Ground::new(place.path());
+        let confiner = Confiner::new(Confinement::default(), None);
+        let ground = Ground::new(place.path(), Arc::new(confiner));
         let mut spec = Spec::clone(&record("a", 1).spec);
         spec.program = Program::Shell("true".into());
         spec.streams = Streams::Pipes { stdin: true, merge_stderr: true };

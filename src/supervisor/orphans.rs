@@ -60,6 +60,7 @@ pub(super) fn record(about: About<'_>, birth: u64) -> Record {
         id: about.id.into(),
         birth,
         spec: Arc::new(spec),
+        by: String::new(),
         run: 1,
         launch: about.launch,
         printing: about.launch,

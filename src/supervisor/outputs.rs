@@ -1,7 +1,8 @@
 //! The files in which programs leave a JSON value: `PROCYARD_OUTPUT`.
 //!
 //! Owns their directory. A process is told a path, and whether it writes there is its own affair:
-//! nothing is made for it beforehand, but for another user, who could make nothing there. A file is
+//! nothing is made for it beforehand, but for another user or in a sandbox, who could make nothing
+//! there. A file is
 //! removed when what it held is recorded, so that nothing is lost if the server dies in between.
 //! What a file holds is judged elsewhere (`process::structured`).
 
@@ -45,13 +46,16 @@ impl Outputs {
         self.directory.join(name(record.birth, record.launch))
     }
 
-    /// Makes the file for another user, empty. Without it the process runs as well.
-    pub(super) fn make_for(&self, record: &Record, user: &User) {
+    /// Makes the file, empty, for whoever cannot: another user, or one who may make no files.
+    /// Without it the process runs as well.
+    pub(super) fn make_for(&self, record: &Record, user: Option<&User>) {
         let path = self.path(record);
         remove(&path);
         let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
-        // Refused to whoever may not become that user either; the start will tell so.
-        let made = made.map(|_| std::os::unix::fs::chown(&path, Some(user.uid), Some(user.gid)));
+        let made = made.map(|_| {
+            // Refused to whoever may not become that user either; the start will tell so.
+            user.map(|user| std::os::unix::fs::chown(&path, Some(user.uid), Some(user.gid)))
+        });
         if let Err(error) = made {
             tracing::warn!(%error, id = %record.id, "no file for structured output");
         }

@@ -7,6 +7,8 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::quota::Quotas;
+
 /// Processes that may wait at a time, in all queues together, and bytes of their specs.
 const MOST_WAITING: usize = 10_000;
 const MOST_BYTES: usize = 256 << 20;
@@ -18,6 +20,8 @@ pub struct Capacity {
     pub all: Option<usize>,
     /// Of each queue; 1 of one that is not named here.
     pub queues: BTreeMap<String, usize>,
+    /// Of each caller and of all, running or not.
+    pub quotas: Quotas,
 }
 
 /// The queues.
@@ -167,7 +171,7 @@ mod tests {
 
     fn capacity(all: Option<usize>, queues: &[(&str, usize)]) -> Capacity {
         let queues = queues.iter().map(|(name, size)| ((*name).to_owned(), *size)).collect();
-        Capacity { all, queues }
+        Capacity { all, queues, ..Capacity::default() }
     }
 
     #[test]

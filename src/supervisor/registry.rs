@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use super::queue::Place;
 use crate::keeper_client::{Output, Progress};
-use crate::process::{InputState, Record, Selector, Size, State, Streams};
+use crate::process::{InputState, Record, Size, State, Streams};
 use crate::transcript::Ring;
 
 /// Places in a transcript that are remembered for readers who come back, per process. As many
@@ -180,7 +180,7 @@ fn remember<T>(places: &Mutex<BTreeMap<u64, T>>, at: u64, place: T) {
 
 /// All processes.
 #[derive(Default)]
-pub struct Registry {
+pub(super) struct Registry {
     tables: RwLock<Tables>,
 }
 
@@ -212,7 +212,7 @@ pub struct Counts {
 
 impl Registry {
     /// A process by its id.
-    pub fn get(&self, id: &str) -> Option<Arc<Entry>> {
+    pub(super) fn get(&self, id: &str) -> Option<Arc<Entry>> {
         self.read().by_id.get(id).cloned()
     }
 
@@ -234,19 +234,21 @@ impl Registry {
         Some((seen.record, ring))
     }
 
-    /// How many there are.
-    pub fn counts(&self) -> Counts {
+    /// How many of these there are.
+    pub(super) fn counts(&self, meant: impl Fn(&Record) -> bool) -> Counts {
         let tables = self.read();
-        let live = tables.live.len();
+        let meant = |entry: &&Arc<Entry>| meant(&entry.seen.borrow().record);
+        let live = tables.live.values().filter(meant);
         let waits = |entry: &&Arc<Entry>| entry.seen.borrow().record.state() == State::Queued;
-        let queued = tables.live.values().filter(waits).count();
-        Counts { live, queued, finished: tables.by_birth.len() - live }
+        let (live, queued) = (live.clone().count(), live.filter(waits).count());
+        let all = tables.by_birth.values().filter(meant).count();
+        Counts { live, queued, finished: all - live }
     }
 
     /// Up to `size` processes that were made before the one with the birth `before`.
-    pub fn list(
+    pub(super) fn list(
         &self,
-        selector: &Selector,
+        meant: impl Fn(&Record) -> bool,
         live_only: bool,
         before: Option<u64>,
         size: usize,
@@ -255,7 +257,7 @@ impl Registry {
         let table = if live_only { &tables.live } else { &tables.by_birth };
         let older = table.range(..before.unwrap_or(u64::MAX)).rev();
         let mut matching = older
-            .filter(|(_, entry)| selector.matches(&entry.seen.borrow().record))
+            .filter(|(_, entry)| meant(&entry.seen.borrow().record))
             .map(|(_, entry)| entry.seen());
         let entries = matching.by_ref().take(size).collect();
         Page { entries, more: matching.next().is_some() }

@@ -7,6 +7,7 @@
 mod anew;
 mod archiving;
 mod calls;
+mod counting;
 mod ending;
 mod slot;
 mod starting;
@@ -19,7 +20,9 @@ use std::sync::Arc;
 use super::effects::{Action, Begun, Effects, Killed, Receiver, Reply};
 use super::error::Error;
 use super::queue::{Capacity, Queues};
+use super::quota::Usage;
 use super::retention::{Finished, Keep};
+use crate::access::Caller;
 use crate::events::Event;
 use crate::keeper_client::{Report, Spawned};
 use crate::process::lifecycle::{Ask, Consequence, Happening, Order};
@@ -61,8 +64,8 @@ type ServiceKey = (String, String, String);
 
 /// Something that the supervisor is told.
 pub(super) enum Input {
-    /// A call.
-    Call(Call),
+    /// A call, and whose it is.
+    Call(Arc<Caller>, Call),
     /// The keeper's answer to a spawn.
     Spawned { id: Arc<str>, result: Result<Spawned, Error> },
     /// The keeper's answer to a question about a tree.
@@ -137,7 +140,7 @@ pub(super) struct State {
     early: HashMap<u64, Exit>,
     starting: usize,
     timers: BTreeSet<(Moment, Arc<str>)>,
-    live: usize,
+    usage: Usage,
     queues: Queues,
     /// The live process of each service.
     services: HashMap<ServiceKey, Arc<str>>,
@@ -166,7 +169,7 @@ impl State {
             early: HashMap::new(),
             starting: 0,
             timers: BTreeSet::new(),
-            live: 0,
+            usage: Usage::new(capacity.quotas),
             queues: Queues::new(capacity),
             services: HashMap::new(),
             finished: Finished::default(),
@@ -214,17 +217,7 @@ impl State {
         let mut effects = Effects::default();
         let then = &mut effects;
         match input {
-            Input::Call(Call::Start { id, spec, starter }) => {
-                self.start(id, *spec, starter, now, then);
-            }
-            Input::Call(Call::Kill { id, stop, reply }) => self.kill(&id, stop, reply, now, then),
-            Input::Call(Call::KillAll { selector, stop, reply }) => {
-                self.kill_all(&selector, stop, reply, now, then);
-            }
-            Input::Call(Call::Run { id, force, reply }) => self.run(&id, force, reply, now, then),
-            Input::Call(Call::Delete { id, force, reply }) => {
-                self.delete(&id, force, reply, now, then);
-            }
+            Input::Call(caller, call) => self.call(&caller, call, now, then),
             Input::Spawned { id, result } => self.spawned(&id, result, now, then),
             Input::Answered { id, ask, members } => {
                 let happening = match ask {
@@ -274,6 +267,10 @@ impl State {
         let end = End { output_complete: true, printed: printed(slot), ..end.clone() };
         slot.set_phase(Phase::Exited(end));
         release_if_empty(slot, &mut self.keys, then);
+        slot.count(&mut self.usage);
+        // It may have grown since its end.
+        let time = slot.record.end().map_or(0, |end| end.time);
+        self.finished.insert(time, slot.record.birth, &slot.record.id, slot.bytes());
         then.changes.push(Change::Update(Arc::clone(&slot.record)));
         then.actions.push(Action::Publish(Arc::clone(&slot.entry), slot.seen()));
         archive(slot, &mut self.archiving, then);

@@ -19,6 +19,8 @@ use adapter::Adapter;
 pub struct Screen {
     parser: Parser,
     adapter: Adapter,
+    /// The beginning of a character whose end is yet to come.
+    cut: Vec<u8>,
 }
 
 /// What a terminal shows.
@@ -49,12 +51,24 @@ impl Screen {
         Screen {
             parser: Parser::new(),
             adapter: Adapter::new(vt100::Parser::new(rows, cols, kept)),
+            cut: Vec::new(),
         }
     }
 
     /// Goes on with more output. A sequence or a character may lie across pieces.
+    ///
+    /// The parser gets whole characters only: it may lose what follows one that it got in pieces.
     pub fn feed(&mut self, output: &[u8]) {
-        self.parser.advance(&mut self.adapter, output);
+        let mut joined = std::mem::take(&mut self.cut);
+        let output = if joined.is_empty() {
+            output
+        } else {
+            joined.extend_from_slice(output);
+            &joined
+        };
+        let (whole, cut) = output.split_at(output.len() - unfinished(output));
+        self.parser.advance(&mut self.adapter, whole);
+        self.cut.extend_from_slice(cut);
         self.adapter.emulator();
     }
 
@@ -83,6 +97,18 @@ impl Screen {
             title,
         }
     }
+}
+
+/// How many bytes at the end begin a character that does not end there.
+fn unfinished(output: &[u8]) -> usize {
+    // Characters have up to four bytes, and all but the first of them look alike.
+    let mut lengths = 1..=output.len().min(3);
+    let begins = lengths.find(|length| output[output.len() - length] & 0xc0 != 0x80);
+    let cut = begins.filter(|length| {
+        let parsed = std::str::from_utf8(&output[output.len() - length..]);
+        parsed.is_err_and(|error| error.valid_up_to() == 0 && error.error_len().is_none())
+    });
+    cut.unwrap_or(0)
 }
 
 /// A size is never 0: one that were would be shown as 1.

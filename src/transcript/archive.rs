@@ -236,5 +236,23 @@ fn next_frame(block: &mut Bytes) -> Option<Chunk> {
     Some(Chunk { seq, stream, offset, time, data })
 }
 
+/// Gives a file the checksums that its bytes should have, as far as it is one, so that whoever
+/// reads it looks at the rest.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn set_checksums(file: &mut [u8]) {
+    let Some((head, mut rest)) = file.split_at_mut_checked(HEAD) else { return };
+    head[..MAGIC.len()].copy_from_slice(MAGIC);
+    let mut checksum = crc32c(0, &head[..HEAD - 4]);
+    head[HEAD - 4..].copy_from_slice(&checksum.to_le_bytes());
+    while let Some(header) = Header::read(rest) {
+        let Some((block, behind)) = rest.split_at_mut_checked(HEADER + header.length) else {
+            return;
+        };
+        checksum = chained(checksum, &block[..4], &block[8..HEADER], &block[HEADER..]);
+        block[4..8].copy_from_slice(&checksum.to_le_bytes());
+        rest = behind;
+    }
+}
+
 #[cfg(test)]
 mod tests;

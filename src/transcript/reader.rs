@@ -83,6 +83,7 @@ impl Reader {
         let mut buffer = BytesMut::new();
         let mut left = max_bytes as u64;
         let mut rounds = 0;
+        let mut oldest = None;
         loop {
             match self.take(left, &mut buffer, batch.chunks.is_empty()) {
                 Ok(Some(chunk)) => {
@@ -92,9 +93,17 @@ impl Reader {
                 Ok(None) => return batch,
                 // A gap stands before the chunks of a batch: the next read will tell of this one.
                 Err(Lapped) if !batch.chunks.is_empty() => return batch,
-                // Only a damaged ring would send a reader round and round.
                 Err(Lapped) if rounds > MOST_ROUNDS => return batch,
-                Err(Lapped) => batch.gap = merge(batch.gap, self.resync()),
+                Err(Lapped) => {
+                    let tail = Some(self.ring.header().tail.load(Ordering::Acquire));
+                    // Who went to the oldest that is kept was lapped only if that is another now:
+                    // else numbers are missing, and the ring is damaged.
+                    if oldest == tail {
+                        return batch;
+                    }
+                    oldest = tail;
+                    batch.gap = merge(batch.gap, self.resync());
+                }
             }
             rounds += 1;
         }
@@ -160,13 +169,14 @@ impl Reader {
         if position >= head {
             return Ok(None);
         }
-        let frame = self.ring.frame(position);
-        let size = frame.size();
-        let fits = size <= self.ring.contiguous(position) && size <= head - position;
+        let room = self.ring.contiguous(position).min(head - position);
+        let frame = (self.ring.may_be(position, head))
+            .then(|| self.ring.frame(position))
+            .filter(|frame| frame.size() <= room && frame.counts());
         if !self.ring.intact(position) {
             return Err(Lapped);
         }
-        Ok(fits.then_some(frame))
+        Ok(frame)
     }
 
     /// Where the next chunk begins, or the head if it is yet to come. The index has the first
@@ -176,6 +186,9 @@ impl Reader {
         if tail > head {
             // The head was loaded earlier, and all that lay between is overwritten.
             return Err(Lapped);
+        }
+        if !self.ring.may_be(tail, head) {
+            return Ok(head);
         }
         let mut position = tail;
         let (mut low, mut high) = (self.ring.segment(tail), self.ring.segment(head));
@@ -229,7 +242,7 @@ impl Reader {
         Some(Gap {
             from_seq,
             to_seq: frame.seq - 1,
-            dropped_bytes: before.map(|before| frame.total - before),
+            dropped_bytes: before.and_then(|before| frame.total.checked_sub(before)),
         })
     }
 
@@ -257,7 +270,7 @@ fn merge(first: Option<Gap>, second: Option<Gap>) -> Option<Gap> {
             dropped_bytes: first
                 .dropped_bytes
                 .zip(second.dropped_bytes)
-                .map(|(first, second)| first + second),
+                .map(|(first, second)| first.saturating_add(second)),
         }),
         (first, second) => first.or(second),
     }
@@ -282,5 +295,44 @@ mod tests {
         let gap = Gap { from_seq: 3, to_seq: 9, dropped_bytes: None };
         let batch = reader.read(100);
         assert_eq!((batch.gap, batch.chunks[0].seq), (Some(gap), 10));
+    }
+
+    /// Chunks that are read of a ring with three, which was then damaged.
+    fn read_of_damaged(damage: impl FnOnce(&Ring)) -> usize {
+        let (ring, _fd) = Ring::create(64 << 10, 1).unwrap();
+        let mut head = 0;
+        for seq in 1..=3 {
+            let total = 8 * (seq - 1);
+            let stream = Some(Stream::Stdout);
+            let frame = Frame { len: 8, stream, seq, offset: total, total, time: 0 };
+            ring.set_frame(head, &frame);
+            head += frame.size();
+        }
+        ring.header().head.store(head, Ordering::Release);
+        damage(&ring);
+        let mut reader = Reader::new(Arc::new(ring), 1);
+        std::iter::from_fn(|| Some(reader.read(1000).chunks.len()).filter(|read| *read > 0)).sum()
+    }
+
+    #[test]
+    fn a_damaged_ring_ends_where_it_is_damaged() {
+        let second = |ring: &Ring, change: fn(&mut Frame)| {
+            let at = ring.frame(0).size();
+            let mut frame = ring.frame(at);
+            change(&mut frame);
+            ring.set_frame(at, &frame);
+        };
+        assert_eq!(read_of_damaged(|_| {}), 3);
+        assert_eq!(read_of_damaged(|ring| ring.header().tail.store(4, Ordering::Release)), 0);
+        assert_eq!(read_of_damaged(|ring| ring.header().head.store(!0, Ordering::Release)), 0);
+        assert_eq!(read_of_damaged(|ring| ring.header().head.store(12, Ordering::Release)), 0);
+        assert_eq!(read_of_damaged(|ring| second(ring, |frame| frame.seq = 9)), 1);
+        assert_eq!(read_of_damaged(|ring| second(ring, |frame| frame.seq = u64::MAX)), 1);
+        assert_eq!(read_of_damaged(|ring| second(ring, |frame| frame.total = u64::MAX)), 1);
+        assert_eq!(read_of_damaged(|ring| second(ring, |frame| frame.offset = u64::MAX)), 1);
+        assert_eq!(read_of_damaged(|ring| second(ring, |frame| frame.len = 1 << 20)), 1);
+        // A filler of half a word.
+        let filler = |frame: &mut Frame| (frame.stream, frame.len) = (None, 4);
+        assert_eq!(read_of_damaged(|ring| second(ring, filler)), 1);
     }
 }

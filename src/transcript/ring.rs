@@ -86,6 +86,12 @@ impl Frame {
             None => 8 + self.len,
         }
     }
+
+    /// Its figures leave room for what follows it, as those of a whole ring always do.
+    pub fn counts(&self) -> bool {
+        let fits = |figure: u64| figure.checked_add(self.len).is_some();
+        self.seq < u64::MAX && fits(self.offset) && fits(self.total)
+    }
 }
 
 /// A mapped ring.
@@ -145,10 +151,30 @@ impl Ring {
         let mut capacity = [0; 8];
         capacity.copy_from_slice(&start[8..16]);
         let capacity = u64::from_ne_bytes(capacity);
-        if capacity % 8 != 0 || capacity > 4 * MAX_CAPACITY || layout(capacity).2 != size {
+        if capacity == 0
+            || capacity % 8 != 0
+            || capacity > 4 * MAX_CAPACITY
+            || layout(capacity).2 != size
+        {
             return Err(bad("the ring's size does not fit its capacity"));
         }
         Ring::map_with(&fd, capacity, ProtFlags::READ)
+    }
+
+    /// Makes bytes begin as a ring of their size does, and adds what is missing of the smallest.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn set_beginning(bytes: &mut Vec<u8>) {
+        let smallest = layout(8).2 as usize;
+        bytes.resize(bytes.len().max(smallest).next_multiple_of(8), 0);
+        let size = bytes.len() as u64;
+        // Of a few sizes there is no ring: the next segment would take the room that it gives.
+        let mut capacity = size - size_of::<Header>() as u64 - 8;
+        while layout(capacity).2 > size {
+            capacity -= 8;
+        }
+        bytes.truncate(layout(capacity).2 as usize);
+        bytes[..8].copy_from_slice(&MAGIC.to_ne_bytes());
+        bytes[8..16].copy_from_slice(&capacity.to_ne_bytes());
     }
 
     fn map_with(fd: impl AsFd, capacity: u64, protection: ProtFlags) -> io::Result<Ring> {
@@ -201,6 +227,12 @@ impl Ring {
     /// Bytes from a position to the wrap.
     pub fn contiguous(&self, position: u64) -> u64 {
         self.capacity - position % self.capacity
+    }
+
+    /// A frame may be at a position that lies before the head: at a whole word, and not so far
+    /// back that it would be overwritten.
+    pub fn may_be(&self, position: u64, head: u64) -> bool {
+        position.is_multiple_of(8) && head - position <= self.capacity
     }
 
     /// Where the payload of the frame at `position` lies.

@@ -4,7 +4,7 @@ use super::problems::{Problems, Reported};
 use super::values::without_nul;
 use crate::grpc::clip::quoted;
 use crate::grpc::pb;
-use crate::process::{Program, Script};
+use crate::process::{DEFAULT_INTERPRETER, Program, Script};
 
 /// Most bytes of a script.
 const CODE: usize = 1 << 20;
@@ -70,7 +70,8 @@ fn script(problems: &mut Problems, script: pb::Script) -> Result<Program, Report
         let problem = format_args!("has {} bytes: at most {CODE} (1 MiB)", code.len());
         problems.add("spec.script.code", problem);
     }
-    let interpreter = if interpreter.is_empty() { vec!["/bin/sh".to_owned()] } else { interpreter };
+    let default = || DEFAULT_INTERPRETER.map(str::to_owned).to_vec();
+    let interpreter = if interpreter.is_empty() { default() } else { interpreter };
     let interpreted = arguments(problems, "spec.script.interpreter", &interpreter);
     let filename = self::filename(problems, filename)?;
     interpreted?;

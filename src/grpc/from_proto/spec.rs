@@ -8,12 +8,15 @@ use super::environment::environment;
 use super::limits::limits;
 use super::problems::{Problems, Reported};
 use super::program::program;
+use super::sandbox::sandbox;
 use super::values::{LINE, Span, duration, line, signal, without_nul};
 use super::work::{mode, readiness, service};
 use crate::grpc::clip::quoted;
 use crate::grpc::pb;
 use crate::grpc::words::Word;
-use crate::process::{DEFAULT_RING, Overflow, Size, Spec, Stop, Streams, User};
+use crate::process::{
+    DEFAULT_RING, Overflow, Probe, Readiness, Sandbox, Size, Spec, Stop, Streams, User,
+};
 use crate::transcript::ring::{MAX_CAPACITY, MIN_CAPACITY};
 
 /// Most characters of a description.
@@ -58,6 +61,7 @@ pub(super) fn spec(problems: &mut Problems, spec: Option<pb::Spec>) -> Result<Sp
         user: other,
         transcript_bytes,
         overflow: full,
+        sandbox: fence,
     } = spec;
     let asked = program(problems, asked);
     let streams = streams(problems, io);
@@ -79,6 +83,8 @@ pub(super) fn spec(problems: &mut Problems, spec: Option<pb::Spec>) -> Result<Sp
     let user = user(problems, other);
     let transcript_bytes = ring_size(problems, transcript_bytes);
     let overflow = overflow(problems, full);
+    let sandbox = sandbox(problems, fence);
+    let readiness = kept_in(problems, readiness, &sandbox);
     Ok(Spec {
         program: asked?,
         streams: streams?,
@@ -100,7 +106,24 @@ pub(super) fn spec(problems: &mut Problems, spec: Option<pb::Spec>) -> Result<Sp
         user: user?,
         transcript_bytes: transcript_bytes?,
         overflow: overflow?,
+        sandbox: sandbox?,
     })
+}
+
+/// A command cannot be started in the PID namespace of another process, and outside of it it would
+/// not be kept in.
+fn kept_in(
+    problems: &mut Problems,
+    readiness: Result<Option<Readiness>, Reported>,
+    sandbox: &Result<Sandbox, Reported>,
+) -> Result<Option<Readiness>, Reported> {
+    let by_command = matches!(&readiness, Ok(Some(Readiness { probe: Probe::Exec(_), .. })));
+    if by_command && sandbox.as_ref().is_ok_and(|sandbox| sandbox.own_pids) {
+        let problem =
+            "cannot be had with spec.sandbox.own_pids: no command can be started in there";
+        return Err(problems.add("spec.readiness.exec", problem));
+    }
+    readiness
 }
 
 fn streams(problems: &mut Problems, io: Option<pb::spec::Io>) -> Result<Streams, Reported> {

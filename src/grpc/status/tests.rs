@@ -1,17 +1,28 @@
 //! Every refusal on the wire: its code, its reason, its details, and that they fit.
 
 use super::*;
+use crate::access::Role;
+use crate::supervisor::Bound;
 
 fn everything() -> Vec<Error> {
     let (id, step, path) = ("a".to_owned(), "cannot execute".to_owned(), "/nowhere".to_owned());
     let bad = BadField { field: "id".into(), problem: "required".into() };
     vec![
         Error::Invalid(vec![bad]),
+        Error::NoCredentials,
+        Error::BadCredentials,
+        Error::Role { call: "Kill", role: Role::Viewer, needs: Role::Operator },
+        Error::Scope(Outside { field: "owner", allowed: "a, b-*".into(), given: true }),
         Error::NotFound(id.clone()),
         Error::IdConflict(id.clone()),
         Error::SpawnFailed { step: step.clone(), errno: 2, path },
         Error::UserNotAllowed { step, errno: 1 },
-        Error::LimitUnsupported(vec!["memory_bytes", "cpus"]),
+        Error::LimitUnsupported {
+            unsupported: vec!["memory_bytes", "cpus"],
+            enforceable: vec!["nice"],
+        },
+        Error::CwdNotAllowed { writable: false, path: "/nowhere".into() },
+        Error::SandboxUnsupported(vec!["files", "own_pids"]),
         Error::NotRunning(id.clone()),
         Error::StillRunning(id.clone()),
         Error::NotATerminal(id.clone()),
@@ -20,6 +31,7 @@ fn everything() -> Vec<Error> {
         Error::InputOffset { offset: 9, accepted: 3 },
         Error::StdinFull { pending: 1 << 20 },
         Error::TooManyProcesses,
+        Error::TooManyStreams(Reached::for_now(Bound::Streams, 9, 9, false)),
         Error::OutOfPids,
         Error::OutOfDescriptors,
         Error::OutOfTerminals,
@@ -71,6 +83,32 @@ fn what_is_not_found_is_named_as_a_resource() {
     assert_eq!(resource.resource_type, "procyard.v1.Process");
     assert_eq!(resource.resource_name, "a");
     assert_eq!(metadata(Error::NotFound("a".into()))["id"], "a");
+}
+
+#[test]
+fn what_is_not_the_callers_to_choose_is_named_with_what_it_takes() {
+    for (choice, reason, field, freedom) in [
+        (Choice::User, "USER_NOT_ALLOWED", "spec.user", "user"),
+        (Choice::InheritAll, "ROLE", "spec.env.inherit_all", "env"),
+    ] {
+        let status = Status::from(Error::NotFree(choice));
+        let info = status.get_details_error_info().unwrap();
+        assert_eq!((status.code(), info.reason.as_str()), (Code::PermissionDenied, reason));
+        let expected = [("field", field), ("freedom", freedom)];
+        assert_eq!(info.metadata, expected.map(|(key, value)| (key.into(), value.into())).into());
+    }
+}
+
+#[test]
+fn a_bound_that_was_reached_is_told_with_what_is_used() {
+    let reached = Reached::for_now(Bound::TranscriptBytes, 9, 8, true);
+    let expected = [("limit", "transcript_bytes"), ("most", "9"), ("used", "8"), ("of", "all")];
+    assert_eq!(
+        metadata(Error::Quota(reached)),
+        expected.map(|(key, value)| (key.into(), value.into())).into()
+    );
+    let never = Status::from(Error::Quota(Reached { retry: None, ..reached }));
+    assert!(never.get_details_retry_info().is_none());
 }
 
 #[test]

@@ -1,16 +1,37 @@
-//! A spec as it was accepted, with its defaults filled in: sent again, it makes an equal one.
+//! A spec as it was accepted, with its defaults filled in: sent again, it makes an equal one, if
+//! nothing of it was hidden.
 
 use std::time::Duration;
 
 use super::duration;
+use crate::access::{Caller, Does};
 use crate::grpc::pb;
 use crate::process::{
-    Environment, Limits, Policy, Probe, Program, Readiness, Restart, Script, Size, Spec, Stop,
-    Streams, User, signal,
+    Environment, Files, Limits, Policy, Probe, Program, Readiness, Restart, Sandbox, Script, Size,
+    Spec, Stop, Streams, User, signal,
 };
 
+/// What stands for a value that is not shown.
+const REDACTED: &str = "[redacted]";
+
+/// Whether the values of variables are shown, which may be secrets. Their names always are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Secrets {
+    /// To whom may set them.
+    Shown,
+    /// To whom only looks, and where many processes are shown at once.
+    Hidden,
+}
+
+impl Secrets {
+    /// What a caller is shown of one process.
+    pub fn of(caller: &Caller) -> Secrets {
+        if caller.grant.role < Does::Change.needs() { Secrets::Hidden } else { Secrets::Shown }
+    }
+}
+
 /// A spec as it was accepted.
-pub fn spec(spec: &Spec) -> pb::Spec {
+pub fn spec(spec: &Spec, secrets: Secrets) -> pb::Spec {
     let Spec {
         program: what,
         streams,
@@ -32,12 +53,13 @@ pub fn spec(spec: &Spec) -> pb::Spec {
         user,
         transcript_bytes,
         overflow,
+        sandbox: fence,
     } = spec;
     pb::Spec {
         program: program(what),
         io: Some(io(streams)),
         cwd: cwd.clone(),
-        env: environment(env),
+        env: environment(env, secrets),
         name: name.clone(),
         description: description.clone(),
         r#ref: reference.clone(),
@@ -59,6 +81,7 @@ pub fn spec(spec: &Spec) -> pb::Spec {
         }),
         transcript_bytes: *transcript_bytes,
         overflow: pb::Overflow::from(*overflow).into(),
+        sandbox: sandbox(fence),
     }
 }
 
@@ -93,10 +116,14 @@ fn io(streams: &Streams) -> pb::spec::Io {
 }
 
 /// Absent when nothing was asked for; in events it is left out anyway.
-fn environment(env: &Environment) -> Option<pb::Environment> {
+fn environment(env: &Environment, secrets: Secrets) -> Option<pb::Environment> {
     let Environment { set, inherit, inherit_all } = env;
+    let value = |value: &String| match secrets {
+        Secrets::Shown => value.clone(),
+        Secrets::Hidden => REDACTED.to_owned(),
+    };
     (*env != Environment::default()).then(|| pb::Environment {
-        set: set.clone().into_iter().collect(),
+        set: set.iter().map(|(name, text)| (name.clone(), value(text))).collect(),
         inherit: inherit.clone(),
         inherit_all: *inherit_all,
     })
@@ -142,6 +169,25 @@ fn limits(limits: &Limits) -> Option<pb::Limits> {
         cpu_time,
         cpus: milli_cpus as f64 / 1000.0,
         nice,
+    })
+}
+
+/// Absent when nothing was asked for.
+fn sandbox(sandbox: &Sandbox) -> Option<pb::Sandbox> {
+    use pb::sandbox::Files as Wire;
+    let Sandbox { files, writable, own_pids, own_mounts, own_network, no_new_privileges } = sandbox;
+    let files = match files {
+        Files::Unrestricted => Wire::Unrestricted,
+        Files::ReadOnly => Wire::ReadOnly,
+        Files::WorkspaceWrite => Wire::WorkspaceWrite,
+    };
+    (*sandbox != Sandbox::default()).then(|| pb::Sandbox {
+        files: files.into(),
+        writable: writable.clone(),
+        own_pids: *own_pids,
+        own_mounts: *own_mounts,
+        own_network: *own_network,
+        no_new_privileges: *no_new_privileges,
     })
 }
 

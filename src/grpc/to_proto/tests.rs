@@ -24,6 +24,7 @@ fn record(phase: Phase) -> Record {
         id: "a".into(),
         birth: 7,
         spec: spec(),
+        by: String::new(),
         run: 1,
         launch: 1,
         printing: 1,
@@ -62,14 +63,34 @@ fn exited(status: Status) -> Option<Exit> {
         usage: Usage { user_micros: 1_500_000, max_rss_bytes: 9, ..Usage::default() },
         final_seq: 4,
         lingering: vec![Descendant { pid: 18, command: "sleep".into() }],
+        oom_kills: 0,
+        out_of_memory: false,
     })
+}
+
+/// As somebody sees it who may set its variables.
+fn shown(record: &Record, progress: Option<&Progress>) -> pb::Process {
+    process(record, progress, Secrets::Shown)
+}
+
+#[test]
+fn of_variables_that_are_hidden_the_names_are_told() {
+    let mut record = record(Phase::Starting);
+    let set = [("TOKEN".to_owned(), "hunter2".to_owned())];
+    Arc::make_mut(&mut record.spec).env.set = set.into();
+    let value = |secrets| {
+        let env = process(&record, None, secrets).spec.unwrap().env.unwrap();
+        env.set["TOKEN"].clone()
+    };
+    assert_eq!(value(Secrets::Shown), "hunter2");
+    assert_eq!(value(Secrets::Hidden), "[redacted]");
 }
 
 #[test]
 fn a_live_process_that_printed_nothing_has_its_cursor() {
     let input = InputState { open: true, accepted: 5, pending: 2 };
     let progress = Progress { next_seq: 1, input, ..Progress::default() };
-    let told = process(&record(Phase::Running(started())), Some(&progress));
+    let told = shown(&record(Phase::Running(started())), Some(&progress));
     assert_eq!((told.state(), told.pid, told.run), (pb::State::Running, 17, 1));
     assert_eq!(
         (told.create_time, told.start_time),
@@ -85,7 +106,7 @@ fn a_live_process_that_printed_nothing_has_its_cursor() {
 
 #[test]
 fn a_process_that_was_never_started_has_no_pid_and_no_start() {
-    let told = process(&record(Phase::Starting), None);
+    let told = shown(&record(Phase::Starting), None);
     assert_eq!((told.state(), told.pid, told.start_time), (pb::State::Starting, 0, None));
     assert_eq!((told.stdin, told.transcript), (None, None));
 }
@@ -93,7 +114,7 @@ fn a_process_that_was_never_started_has_no_pid_and_no_start() {
 #[test]
 fn an_end_tells_either_code_or_signal_or_neither() {
     let told = |cause, exit| {
-        let process = process(&record(Phase::Exited(end(cause, exit))), None);
+        let process = shown(&record(Phase::Exited(end(cause, exit))), None);
         let exit = process.exit.unwrap();
         (exit.outcome(), exit.cause(), exit.code, exit.signal)
     };
@@ -107,7 +128,7 @@ fn an_end_tells_either_code_or_signal_or_neither() {
 
 #[test]
 fn an_end_has_what_the_kernel_told() {
-    let told = process(&record(Phase::Exited(end(Cause::Exited, exited(Status::Code(3))))), None);
+    let told = shown(&record(Phase::Exited(end(Cause::Exited, exited(Status::Code(3))))), None);
     let exit = told.exit.unwrap();
     assert_eq!((exit.core_dumped, exit.final_seq, exit.output_complete), (true, 4, false));
     assert_eq!(exit.message, "exited with code 3");
@@ -122,12 +143,12 @@ fn an_end_has_what_the_kernel_told() {
 fn outputs_may_be_closed_after_the_end() {
     let record = record(Phase::Exited(end(Cause::Exited, exited(Status::Code(0)))));
     let progress = Progress { drained: true, ..Progress::default() };
-    assert!(process(&record, Some(&progress)).exit.unwrap().output_complete);
+    assert!(shown(&record, Some(&progress)).exit.unwrap().output_complete);
 }
 
 #[test]
 fn without_its_ring_nothing_of_a_finished_process_is_kept() {
-    let told = process(&record(Phase::Exited(end(Cause::Lost, None))), None);
+    let told = shown(&record(Phase::Exited(end(Cause::Lost, None))), None);
     let expected = pb::Transcript {
         first_seq: 4,
         next_seq: 4,
@@ -145,7 +166,7 @@ fn a_ring_knows_better_than_the_record() {
     let (ring, _fd) = Ring::create(1 << 16, 5).unwrap();
     let progress = Progress { ring: Some(Arc::new(ring)), next_seq: 4, ..Progress::default() };
     let record = record(Phase::Exited(end(Cause::Exited, exited(Status::Code(0)))));
-    let transcript = process(&record, Some(&progress)).transcript.unwrap();
+    let transcript = shown(&record, Some(&progress)).transcript.unwrap();
     assert_eq!((transcript.first_seq, transcript.next_seq, transcript.ended), (5, 5, true));
     assert_eq!((transcript.total_bytes, transcript.dropped_bytes), (0, 0));
 }

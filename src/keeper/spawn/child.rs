@@ -4,18 +4,23 @@
 //! what the keeper owns. Signals are blocked until right before the exec, as they are in the
 //! keeper, and all dispositions are default there, so there is nothing to reset but the mask.
 
-use std::ffi::{c_int, c_long};
+mod confine;
+
+use std::ffi::{CStr, c_int, c_long};
 use std::os::fd::RawFd;
 
 use super::Program;
-use crate::process::step;
+use super::fence::Host;
+use crate::process::{Files, step};
 
 /// Everything that the child is told.
 pub(super) struct Order<'a> {
     pub(super) program: &'a Program,
     pub(super) plan: &'a Plan<'a>,
-    /// The keeper's pid, to see whether it still lives.
-    pub(super) keeper: i32,
+    /// A pidfd of the keeper, to see whether it still lives; among the descriptors of the plan.
+    pub(super) keeper: RawFd,
+    /// What the kernel gives of a sandbox.
+    pub(super) host: &'a Host,
     /// Soft and hard limit of descriptors that the child gets.
     pub(super) descriptors: (u64, u64),
     /// The OOM score is to be set to 0 where nothing else was asked.
@@ -40,11 +45,15 @@ pub(super) enum Step {
     Clone,
     Descriptors,
     Session,
+    Cgroup,
     Limit,
     Nice,
     OomScore,
     User,
+    UserInside,
     Directory,
+    Outside,
+    Confine,
     Exec,
 }
 
@@ -54,17 +63,22 @@ impl Step {
             Step::Clone => step::MAKE,
             Step::Descriptors => "cannot set up descriptors",
             Step::Session => "cannot begin a session",
+            Step::Cgroup => step::LIMIT_TREE,
             Step::Limit => "cannot set a resource limit",
             Step::Nice => "cannot set the nice value",
             Step::OomScore => "cannot set the OOM score",
             Step::User => step::USER,
-            Step::Directory => "cannot enter the directory",
+            Step::UserInside => step::USER_INSIDE,
+            Step::Directory => step::DIRECTORY,
+            Step::Outside => step::OUTSIDE,
+            Step::Confine => step::CONFINE,
             Step::Exec => "cannot execute",
         }
     }
 }
 
-/// What could not be done. For an exec, which candidate it speaks of.
+/// What could not be done. For an exec, which candidate it speaks of; for a directory, 0 for the
+/// working one, else which of the writable ones, from 1.
 #[derive(Clone, Copy)]
 pub(in crate::keeper) struct Failure {
     pub(super) step: Step,
@@ -89,16 +103,20 @@ impl Failure {
 /// Does all that the order says, and execs. Returns only if something failed.
 pub(super) fn run(order: &Order<'_>) -> Failure {
     let errno = |step| move |errno| Failure { step, errno, candidate: 0 };
-    let prepared = take_descriptors(order.plan)
-        .map_err(errno(Step::Descriptors))
+    let prepared = confine::join(order)
+        .map_err(errno(Step::Confine))
+        .and_then(|()| take_descriptors(order.plan).map_err(errno(Step::Descriptors)))
         .and_then(|()| take_session(order.plan).map_err(errno(Step::Session)))
         // Before the limits, which may forbid to open one more file.
+        .and_then(|()| join(order.program).map_err(errno(Step::Cgroup)))
         .and_then(|()| adjust_oom(order).map_err(errno(Step::OomScore)))
+        .and_then(|()| confine::settle(order).map_err(errno(Step::Confine)))
         .and_then(|()| limit(order).map_err(errno(Step::Limit)))
         .and_then(|()| renice(order.program).map_err(errno(Step::Nice)))
-        .and_then(|()| become_user(order.program).map_err(errno(Step::User)))
+        .and_then(|()| become_user(order.program).map_err(errno(of_user(order))))
         .and_then(|()| follow_keeper(order).map_err(errno(Step::Clone)))
-        .and_then(|()| enter_directory(order.program).map_err(errno(Step::Directory)))
+        .and_then(|()| confine::enter(order))
+        .and_then(|()| limit_files(order).map_err(errno(Step::Limit)))
         .and_then(|()| unblock_signals().map_err(errno(Step::Exec)));
     match prepared {
         Ok(()) => exec(order.program),
@@ -108,9 +126,14 @@ pub(super) fn run(order: &Order<'_>) -> Failure {
 
 fn call(number: c_long, args: [usize; 4]) -> Result<usize, i32> {
     let [a, b, c, d] = args;
+    call5(number, [a, b, c, d, 0])
+}
+
+fn call5(number: c_long, args: [usize; 5]) -> Result<usize, i32> {
+    let [a, b, c, d, e] = args;
     // SAFETY: the callers below pass what the named system call takes; pointers are into memory
     // that the keeper keeps alive while it is suspended.
-    let result = unsafe { libc::syscall(number, a, b, c, d) };
+    let result = unsafe { libc::syscall(number, a, b, c, d, e) };
     // SAFETY: this thread's errno, which the suspended keeper does not read.
     if result == -1 { Err(unsafe { *libc::__errno_location() }) } else { Ok(result as usize) }
 }
@@ -141,16 +164,33 @@ fn take_session(plan: &Plan<'_>) -> Result<(), i32> {
     call(libc::SYS_ioctl, [0, libc::TIOCSCTTY as usize, 0, 0]).map(drop)
 }
 
+/// Descriptors that may be open at least while a fence is put up.
+const ROOM: u64 = 64;
+
+fn set_limit(resource: u32, soft: u64, hard: u64) -> Result<(), i32> {
+    let limit = [soft, hard];
+    call(libc::SYS_prlimit64, [0, resource as usize, limit.as_ptr() as usize, 0]).map(drop)
+}
+
 fn limit(order: &Order<'_>) -> Result<(), i32> {
-    let set = |resource: u32, soft: u64, hard: u64| {
-        let limit = [soft, hard];
-        call(libc::SYS_prlimit64, [0, resource as usize, limit.as_ptr() as usize, 0]).map(drop)
-    };
     let (soft, hard) = order.descriptors;
     if soft != hard {
-        set(libc::RLIMIT_NOFILE, soft, hard)?;
+        set_limit(libc::RLIMIT_NOFILE, soft, hard)?;
     }
-    order.program.rlimits.iter().try_for_each(|(resource, value)| set(*resource, *value, *value))
+    let room = if order.program.fence.files == Files::Unrestricted { 0 } else { ROOM.min(hard) };
+    order.program.rlimits.iter().try_for_each(|(resource, value)| {
+        let least = if *resource == libc::RLIMIT_NOFILE { room } else { 0 };
+        set_limit(*resource, (*value).max(least), (*value).max(least))
+    })
+}
+
+/// Takes the room back that the fence needed: a limit can be lowered by everyone.
+fn limit_files(order: &Order<'_>) -> Result<(), i32> {
+    let few = |(resource, value): &&(u32, u64)| *resource == libc::RLIMIT_NOFILE && *value < ROOM;
+    match order.program.rlimits.iter().find(few) {
+        Some((resource, value)) => set_limit(*resource, *value, *value),
+        None => Ok(()),
+    }
 }
 
 fn renice(program: &Program) -> Result<(), i32> {
@@ -166,14 +206,33 @@ fn adjust_oom(order: &Order<'_>) -> Result<(), i32> {
         None if order.adjust_oom => (c"0", false),
         None => return Ok(()),
     };
-    let path = c"/proc/self/oom_score_adj".as_ptr() as usize;
+    let written = write(c"/proc/self/oom_score_adj", score);
+    if required { written } else { Ok(()) }
+}
+
+/// Joins the cgroups that limit it, while it is still the keeper's user. The memory that it shares
+/// with the keeper until its exec stays the keeper's, and the kernel kills nobody for want of memory
+/// who shares it so.
+fn join(program: &Program) -> Result<(), i32> {
+    program.joins.iter().try_for_each(|file| write(file, c"0"))
+}
+
+/// Writes a few bytes into a file. Should that fail, it stays open until the child is gone.
+fn write(path: &CStr, text: &CStr) -> Result<(), i32> {
     let flags = (libc::O_WRONLY | libc::O_CLOEXEC) as usize;
-    let written =
-        call(libc::SYS_openat, [libc::AT_FDCWD as usize, path, flags, 0]).and_then(|fd| {
-            let bytes = score.to_bytes();
-            call(libc::SYS_write, [fd, bytes.as_ptr() as usize, bytes.len(), 0])
-        });
-    if required { written.map(drop) } else { Ok(()) }
+    let path = path.as_ptr() as usize;
+    let file = call(libc::SYS_openat, [libc::AT_FDCWD as usize, path, flags, 0])?;
+    let bytes = text.to_bytes();
+    call(libc::SYS_write, [file, bytes.as_ptr() as usize, bytes.len(), 0])?;
+    call(libc::SYS_close, [file, 0, 0, 0]).map(drop)
+}
+
+/// Which step it is to become a user: in a user namespace there is but one, whatever the keeper may.
+fn of_user(order: &Order<'_>) -> Step {
+    let fence = &order.program.fence;
+    let kinds = fence.join.map_or(fence.namespaces, |(_, kinds)| kinds);
+    let inside = order.host.with_users(kinds) & libc::CLONE_NEWUSER != 0;
+    if inside { Step::UserInside } else { Step::User }
 }
 
 fn become_user(program: &Program) -> Result<(), i32> {
@@ -192,13 +251,12 @@ fn follow_keeper(order: &Order<'_>) -> Result<(), i32> {
     }
     let (option, signal) = (libc::PR_SET_PDEATHSIG as usize, libc::SIGKILL as usize);
     call(libc::SYS_prctl, [option, signal, 0, 0])?;
-    let parent = call(libc::SYS_getppid, [0; 4])?;
-    if parent == order.keeper as usize { Ok(()) } else { Err(libc::ECHILD) }
-}
-
-fn enter_directory(program: &Program) -> Result<(), i32> {
-    let Some(cwd) = &program.cwd else { return Ok(()) };
-    call(libc::SYS_chdir, [cwd.as_ptr() as usize, 0, 0, 0]).map(drop)
+    // Not by the parent's pid, which is 0 in a PID namespace of its own.
+    let mut keeper = libc::pollfd { fd: order.keeper, events: libc::POLLIN, revents: 0 };
+    let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let (polled, timeout) = ((&raw mut keeper) as usize, (&raw const at_once) as usize);
+    let ended = call(libc::SYS_ppoll, [polled, 1, timeout, 0])?;
+    if ended == 0 { Ok(()) } else { Err(libc::ECHILD) }
 }
 
 fn unblock_signals() -> Result<(), i32> {

@@ -71,15 +71,16 @@ pub(super) fn start(
     let mut shared = Shared { order, failure: Failure::NONE };
     let argument: *mut c_void = ptr::from_mut(&mut shared).cast();
     let mut pidfd: c_int = -1;
+    let flags = FLAGS | order.host.with_users(order.program.fence.namespaces);
     let pid = match cgroup {
         // SAFETY: the stack is large enough for `child::run`, used by one child at a time, and
         // `enter` never returns into the parent's frames.
         None => unsafe {
             let top = stack.lowest().wrapping_byte_add(STACK);
-            libc::clone(enter, top, FLAGS | libc::SIGCHLD, argument, &raw mut pidfd)
+            libc::clone(enter, top, flags | libc::SIGCHLD, argument, &raw mut pidfd)
         },
         // SAFETY: as above.
-        Some(cgroup) => unsafe { into_cgroup(stack, cgroup, argument, &mut pidfd) },
+        Some(cgroup) => unsafe { into_cgroup(stack, cgroup, flags, argument, &mut pidfd) },
     };
     if pid < 0 {
         let errno = io::Error::last_os_error().raw_os_error().unwrap_or(libc::EAGAIN);
@@ -101,11 +102,12 @@ pub(super) fn start(
 unsafe fn into_cgroup(
     stack: &Stack,
     cgroup: BorrowedFd<'_>,
+    flags: c_int,
     argument: *mut c_void,
     pidfd: &mut c_int,
 ) -> libc::pid_t {
     let args = libc::clone_args {
-        flags: FLAGS as u64 | CLONE_INTO_CGROUP,
+        flags: flags as u64 | CLONE_INTO_CGROUP,
         pidfd: ptr::from_mut(pidfd) as u64,
         child_tid: 0,
         parent_tid: 0,

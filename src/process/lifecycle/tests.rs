@@ -21,7 +21,16 @@ fn someone(pid: u32) -> Descendant {
 
 fn exit(status: Status, lingering: Vec<Descendant>) -> Exit {
     let usage = Usage::default();
-    Exit { status, core_dumped: false, time: 0, usage, final_seq: 1, lingering }
+    Exit {
+        status,
+        core_dumped: false,
+        time: 0,
+        usage,
+        final_seq: 1,
+        lingering,
+        oom_kills: 0,
+        out_of_memory: false,
+    }
 }
 
 fn exited(lingering: Vec<Descendant>) -> Happening {
@@ -154,6 +163,20 @@ fn a_process_that_is_not_ready_in_time_is_stopped_for_that() {
     assert_eq!(life.wake_at(), Some(5));
     assert_eq!(life.apply(Happening::Tick { stop: stop(10) }, 9).events, [Kind::Stopping]);
     assert_eq!(life.ending().unwrap().why, Cause::ReadinessFailed);
+}
+
+#[test]
+fn want_of_memory_is_the_cause_unless_there_was_another_before() {
+    let killed = || Exit { out_of_memory: true, ..exit(Status::Signal(libc::SIGKILL), Vec::new()) };
+    let running = Running::default();
+    let mut life = Life::new();
+    let _ = life.apply(Happening::Started(running), 0);
+    let then = life.apply(Happening::Exited(killed()), 1);
+    assert_eq!(then.ended.unwrap().cause, Cause::OutOfMemory);
+    let mut life = Life::new();
+    let _ = life.apply(Happening::Started(Running { ready_by: Some(5), ..running }), 0);
+    let then = life.apply(Happening::Exited(killed()), 1);
+    assert_eq!(then.ended.unwrap().cause, Cause::ReadinessFailed);
 }
 
 #[test]

@@ -110,9 +110,9 @@ impl State {
     ) -> &mut Slot {
         let record = Arc::new(record);
         self.keys.extend(held.as_ref().map(|held| (held.key, Arc::clone(&record.id))));
-        let slot = Slot::new(Arc::clone(&record), life, held);
+        let mut slot = Slot::new(Arc::clone(&record), life, held);
+        slot.count(&mut self.usage);
         if record.end().is_none() {
-            self.live += 1;
             self.services.extend(slot.service_key().map(|key| (key, Arc::clone(&record.id))));
         }
         if !matches!(record.phase, Phase::Queued { .. } | Phase::Exited(_)) {

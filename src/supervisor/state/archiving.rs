@@ -44,6 +44,7 @@ impl State {
             }
         };
         slot.held = None;
+        slot.count(&mut self.usage);
         self.keys.remove(&key);
         slot.change(|record| record.archive = Some(archived));
         let record = &slot.record;
@@ -89,6 +90,7 @@ pub(super) mod tests {
     use tokio::sync::oneshot::channel;
     use tokio::sync::watch;
 
+    use super::super::undoing::tests::admin;
     use super::super::{Call, Input, Left};
     use super::*;
     use crate::keeper_client::{Adopted, Output, Progress, Report};
@@ -102,13 +104,12 @@ pub(super) mod tests {
     const KEEP: Keep = Keep { count: 100, age: Duration::from_secs(3600), bytes: u64::MAX };
 
     /// A ring with some chunks, and the way to it.
-    fn adopted(key: u64, id: &str) -> (Adopted, Arc<Ring>) {
+    pub(in super::super) fn adopted(key: u64, id: &str, drained: bool) -> (Adopted, Arc<Ring>) {
         let (ring, _) = Ring::create(1 << 16, 1).expect("a ring");
         ring.header().next_seq.store(4, Ordering::Relaxed);
         ring.header().total_bytes.store(10, Ordering::Relaxed);
         let ring = Arc::new(ring);
-        let progress =
-            Progress { ring: Some(Arc::clone(&ring)), drained: true, ..Progress::default() };
+        let progress = Progress { ring: Some(Arc::clone(&ring)), drained, ..Progress::default() };
         let output = Output::new(watch::channel(progress).1);
         let id = id.to_string();
         let held =
@@ -123,7 +124,7 @@ pub(super) mod tests {
     /// With two processes that are over, and of which the keeper has the transcripts 1 and 2.
     pub(in super::super) fn state(keep: Keep) -> (State, Effects, Arc<Ring>) {
         let mut state = State::new(keep, Capacity::default(), 3, 5);
-        let ((a, ring), (b, _)) = (adopted(1, "a"), adopted(2, "b"));
+        let ((a, ring), (b, _)) = (adopted(1, "a", true), adopted(2, "b", true));
         let records = vec![over("a", 1), over("b", 2)];
         let effects = state.recover(records, vec![a, b], Left::default(), NOW);
         (state, effects, ring)
@@ -170,12 +171,12 @@ pub(super) mod tests {
 
     fn delete(state: &mut State, id: &str) -> Effects {
         let call = Call::Delete { id: id.into(), force: false, reply: channel().0 };
-        state.apply(Input::Call(call), NOW)
+        state.apply(Input::Call(admin(), call), NOW)
     }
 
     pub(in super::super) fn run(state: &mut State, id: &str) -> Effects {
         let call = Call::Run { id: id.into(), force: true, reply: channel().0 };
-        state.apply(Input::Call(call), NOW)
+        state.apply(Input::Call(admin(), call), NOW)
     }
 
     #[test]

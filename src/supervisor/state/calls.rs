@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::slot::{printed, service_key};
-use super::{Now, Slot, Starter, State, StopOrder, tell};
+use super::{Call, Now, Slot, Starter, State, StopOrder, tell};
+use crate::access::Caller;
 use crate::process::lifecycle::{Happening, Order};
 use crate::process::{self, Cause, End, Kind, Life, Mode, Phase, Record, Restarts, Selector, Spec};
 use crate::store::Change;
@@ -11,10 +12,38 @@ use crate::supervisor::effects::{
     Action, Before, Beginning, Begun, Effects, Killed, Receiver, Reply,
 };
 use crate::supervisor::error::Error;
+use crate::supervisor::seeing::reaches;
 
 impl State {
-    pub(super) fn start(
+    /// Does what a caller asks for, with what is there for it. Decided here, where it is done: an
+    /// id may be freed, and taken by another owner, at any time before.
+    pub(super) fn call(&mut self, caller: &Caller, call: Call, now: Now, then: &mut Effects) {
+        match call {
+            Call::Start { id, spec, starter } => self.start(caller, id, *spec, starter, now, then),
+            Call::Kill { id, stop, reply } => match self.reach(caller, &id) {
+                Ok(id) => self.kill(&id, stop, reply, now, then),
+                Err(absent) => then.actions.push(Action::AnswerKill(reply, Err(absent))),
+            },
+            Call::KillAll { selector, stop, reply } => {
+                self.kill_all(caller, &selector, stop, reply, now, then);
+            }
+            Call::Run { id, force, reply } => self.run(caller, &id, force, reply, now, then),
+            Call::Delete { id, force, reply } => match self.reach(caller, &id) {
+                Ok(id) => self.delete(&id, force, reply, now, then),
+                Err(absent) => then.actions.push(Action::AnswerDelete(reply, Err(absent))),
+            },
+        }
+    }
+
+    /// The id of a process that is there for a caller.
+    fn reach(&self, caller: &Caller, id: &str) -> Result<Arc<str>, Error> {
+        let slot = self.slots.get(id).filter(|slot| reaches(caller, &slot.record));
+        slot.map(|slot| Arc::clone(&slot.record.id)).ok_or_else(|| Error::NotFound(id.into()))
+    }
+
+    fn start(
         &mut self,
+        caller: &Caller,
         id: Option<String>,
         spec: Spec,
         starter: Starter,
@@ -22,7 +51,8 @@ impl State {
         then: &mut Effects,
     ) {
         if let Some(slot) = id.as_deref().and_then(|id| self.slots.get_mut(id)) {
-            if *slot.record.spec != spec {
+            // One that the caller does not see has another owner or workspace, and so another spec.
+            if !reaches(caller, &slot.record) || *slot.record.spec != spec {
                 let id = slot.record.id.to_string();
                 then.actions.push(Action::AnswerStart(starter.reply, Err(Error::IdConflict(id))));
             } else if slot.record.state() == process::State::Starting
@@ -35,7 +65,7 @@ impl State {
             }
             return;
         }
-        if let Err(refused) = self.may_begin(&spec) {
+        if let Err(refused) = self.admit_start(caller, &spec, now) {
             then.actions.push(Action::AnswerStart(starter.reply, Err(refused)));
             return;
         }
@@ -43,6 +73,7 @@ impl State {
             id: id.unwrap_or_else(|| uuid::Uuid::now_v7().to_string()).into(),
             birth: self.next_birth,
             spec: Arc::new(spec),
+            by: caller.name.clone(),
             run: 1,
             launch: 1,
             printing: 0,
@@ -59,6 +90,12 @@ impl State {
         self.slots.insert(Arc::clone(&id), slot);
         then.actions.push(Action::Enter(entry));
         self.enlist(&id, None, starter, now, then);
+    }
+
+    /// Whether a caller may begin one like this; if so, its start is counted.
+    fn admit_start(&mut self, caller: &Caller, spec: &Spec, now: Now) -> Result<(), Error> {
+        self.may_begin(spec)?;
+        self.usage.admit(&caller.name, spec, now.moment)
     }
 
     /// Why one like this cannot begin now, or wait for its turn.
@@ -90,7 +127,7 @@ impl State {
         let Some(slot) = self.slots.get_mut(id) else { return };
         let Record { birth, run, .. } = *slot.record;
         then.begun.push(Beginning { id: Arc::clone(id), birth, run, before });
-        self.live += 1;
+        slot.count(&mut self.usage);
         self.services.extend(slot.service_key().map(|key| (key, Arc::clone(id))));
         let new = slot.record.launch == 1;
         let queue = slot.record.spec.queue.clone();
@@ -114,15 +151,16 @@ impl State {
     }
 
     /// Runs a finished process again: its record begins anew, and what it left is freed.
-    pub(super) fn run(
+    fn run(
         &mut self,
+        caller: &Caller,
         id: &str,
         force: bool,
         reply: Reply<Begun>,
         now: Now,
         then: &mut Effects,
     ) {
-        let end = match self.may_run(id, force) {
+        let end = match self.may_run(caller, id, force, now) {
             Ok(end) => end,
             Err(error) => return then.actions.push(Action::AnswerStart(reply, Err(error))),
         };
@@ -138,6 +176,7 @@ impl State {
         }
         (slot.life, slot.started, slot.not_ready) = (Life::new(), None, String::new());
         slot.change(|record| {
+            record.by.clone_from(&caller.name);
             record.run += 1;
             record.launch += 1;
             record.printing = 0;
@@ -154,20 +193,30 @@ impl State {
     }
 
     /// How a process ended that may be run again.
-    fn may_run(&self, id: &str, force: bool) -> Result<End, Error> {
-        let slot = self.slots.get(id).ok_or_else(|| Error::NotFound(id.into()))?;
+    fn may_run(&mut self, caller: &Caller, id: &str, force: bool, now: Now) -> Result<End, Error> {
+        let slot = self.slots.get_mut(id).filter(|slot| reaches(caller, &slot.record));
+        let slot = slot.ok_or_else(|| Error::NotFound(id.into()))?;
+        // Who may not choose how it runs does not make it run so.
+        caller.grant.may.allow(&slot.record.spec)?;
         let end = slot.record.end().ok_or_else(|| Error::StillRunning(id.into()))?;
         // Descendants may have printed since.
         if !force && (printed(slot).bytes > 0 || end.printed.bytes > 0 || end.output.is_some()) {
             return Err(Error::HasOutput(id.into()));
         }
-        self.may_begin(&slot.record.spec)?;
-        Ok(end.clone())
+        let (end, spec) = (end.clone(), Arc::clone(&slot.record.spec));
+        // It takes the place of whoever prints on.
+        slot.count_no_more(&mut self.usage);
+        let admitted = self.admit_start(caller, &spec, now);
+        if let (Err(_), Some(slot)) = (&admitted, self.slots.get_mut(id)) {
+            slot.count(&mut self.usage);
+        }
+        admitted.map(|()| end)
     }
 
     /// Ends all live processes that match, services only if they are asked for.
-    pub(super) fn kill_all(
+    fn kill_all(
         &mut self,
+        caller: &Caller,
         selector: &Selector,
         order: StopOrder,
         reply: Reply<Vec<Receiver<Killed>>>,
@@ -179,7 +228,7 @@ impl State {
         for slot in self.slots.values() {
             let record = &slot.record;
             let spared = !services && record.spec.mode == Mode::Service;
-            if record.end().is_none() && !spared && selector.matches(record) {
+            if record.end().is_none() && !spared && caller.means(selector, record) {
                 meant.push((record.birth, Arc::clone(&record.id)));
             }
         }
@@ -197,23 +246,19 @@ impl State {
         self.admit(now, then);
     }
 
-    pub(super) fn kill(
+    fn kill(
         &mut self,
-        id: &str,
+        id: &Arc<str>,
         order: StopOrder,
         reply: Reply<Killed>,
         now: Now,
         then: &mut Effects,
     ) {
-        let Some(slot) = self.slots.get_mut(id) else {
-            then.actions.push(Action::AnswerKill(reply, Err(Error::NotFound(id.into()))));
-            return;
-        };
+        let Some(slot) = self.slots.get_mut(id) else { return };
         if slot.record.end().is_none() {
             slot.waiting.kills.push(reply);
-            let id = Arc::clone(&slot.record.id);
             let stop = order.over(slot.record.spec.stop);
-            self.happen(&id, Happening::Stop(Order { why: Cause::Killed, stop }), now, then);
+            self.happen(id, Happening::Stop(Order { why: Cause::Killed, stop }), now, then);
             return;
         }
         let seen = slot.seen();
@@ -223,28 +268,24 @@ impl State {
         });
     }
 
-    pub(super) fn delete(
+    fn delete(
         &mut self,
-        id: &str,
+        id: &Arc<str>,
         force: bool,
         reply: Reply<()>,
         now: Now,
         then: &mut Effects,
     ) {
-        let Some(slot) = self.slots.get_mut(id) else {
-            then.actions.push(Action::AnswerDelete(reply, Err(Error::NotFound(id.into()))));
-            return;
-        };
-        let key = Arc::clone(&slot.record.id);
+        let Some(slot) = self.slots.get_mut(id) else { return };
         if slot.record.end().is_some() {
-            self.remove(&key, now, then);
+            self.remove(id, now, then);
             then.actions.push(Action::AnswerDelete(reply, Ok(())));
         } else if force {
             let stop = StopOrder::FORCE.over(slot.record.spec.stop);
             slot.waiting.deletes.push(reply);
-            self.happen(&key, Happening::Stop(Order { why: Cause::Killed, stop }), now, then);
+            self.happen(id, Happening::Stop(Order { why: Cause::Killed, stop }), now, then);
         } else {
-            let error = Error::StillRunning(id.into());
+            let error = Error::StillRunning(id.to_string());
             then.actions.push(Action::AnswerDelete(reply, Err(error)));
         }
     }

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::archiving::archive;
-use super::slot::{Slot, Waiting, end, release_if_empty};
+use super::slot::{Slot, Waiting, end, release_if_empty, service_key};
 use super::{Now, State, tell};
 use crate::process::lifecycle::Ended;
 use crate::process::restart::Verdict;
-use crate::process::{Cause, End, Kind, Moment, Phase, Restarts};
+use crate::process::{Cause, End, Kind, Moment, Phase, Record, Restarts};
 use crate::store::Change;
 use crate::supervisor::effects::{Action, Effects, Killed, Reply};
 
@@ -72,6 +72,7 @@ impl State {
         let time = end.time;
         slot.set_phase(Phase::Exited(end));
         release_if_empty(slot, &mut self.keys, then);
+        slot.count(&mut self.usage);
         let place = slot.place.take();
         then.actions.extend(slot.outdated.take().map(|held| Action::KillStray(held.key)));
         then.changes.push(Change::Update(Arc::clone(&slot.record)));
@@ -93,8 +94,8 @@ impl State {
         }
         slot.reached = Vec::new();
         self.finished.insert(time, slot.record.birth, &slot.record.id, slot.bytes());
-        let (queue, service) = (slot.record.spec.queue.clone(), slot.service_key());
-        self.free(&queue, place.map(|place| place.ticket), service.as_ref());
+        let record = Arc::clone(&slot.record);
+        self.free(&record, place.map(|place| place.ticket));
         self.remove_for(id, deletes, rest, now, then);
         self.retain(now, then);
         // Unless it was freed with that.
@@ -106,19 +107,20 @@ impl State {
     }
 
     /// What a live process had is free: its place in the queue, its name as a service.
-    pub(super) fn live_no_more(&mut self, slot: &Slot) {
+    pub(super) fn live_no_more(&mut self, slot: &mut Slot) {
+        slot.count_no_more(&mut self.usage);
         let ticket = slot.place.as_ref().map(|place| place.ticket);
-        self.free(&slot.record.spec.queue, ticket, slot.service_key().as_ref());
+        self.free(&slot.record, ticket);
     }
 
-    fn free(&mut self, queue: &str, ticket: Option<u64>, service: Option<&super::ServiceKey>) {
-        self.live -= 1;
+    fn free(&mut self, record: &Record, ticket: Option<u64>) {
+        let spec = &record.spec;
         match ticket {
-            Some(ticket) => self.queues.leave(queue, ticket),
-            None => self.queues.end(queue),
+            Some(ticket) => self.queues.leave(&spec.queue, ticket),
+            None => self.queues.end(&spec.queue),
         }
-        if let Some(service) = service {
-            self.services.remove(service);
+        if let Some(service) = service_key(spec) {
+            self.services.remove(&service);
         }
     }
 
@@ -153,7 +155,8 @@ impl State {
 
     /// Frees a finished process.
     pub(super) fn remove(&mut self, id: &Arc<str>, now: Now, then: &mut Effects) {
-        let Some(slot) = self.slots.remove(id) else { return };
+        let Some(mut slot) = self.slots.remove(id) else { return };
+        slot.count_no_more(&mut self.usage);
         let time = slot.record.end().map_or(0, |end| end.time);
         self.finished.remove(time, slot.record.birth);
         slot.leave(then);

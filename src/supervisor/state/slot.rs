@@ -12,6 +12,7 @@ use crate::process::{
 use crate::store::Change;
 use crate::supervisor::effects::{Action, Effects, Killed, Reply};
 use crate::supervisor::error::Error;
+use crate::supervisor::limits::want_of_memory;
 use crate::supervisor::queue::Place;
 use crate::supervisor::registry::{Entry, Held, Seen};
 
@@ -36,6 +37,8 @@ pub(super) struct Slot {
     /// It has exited, and what it set is being read.
     pub(super) exiting: bool,
     pub(super) started: Option<Started>,
+    /// It is among those of whoever began it, of whom there may be only so many.
+    pub(super) counted: bool,
     /// Where it waits, while it does.
     pub(super) place: Option<Place>,
     /// What the program set, known from its exit until that is recorded.
@@ -61,6 +64,7 @@ impl Slot {
             entry: Entry::new(Arc::clone(&record), held.clone()),
             brief: record.spec.brief(),
             started: record.started(),
+            counted: false,
             record,
             life,
             held,
@@ -235,6 +239,10 @@ pub(super) fn end(slot: &mut Slot, ended: Ended, wall: u64) -> End {
             _ => "before it was ready".into(),
         };
     }
+    let memory =
+        exit.as_ref().and_then(|exit| want_of_memory(&slot.record.spec.limits, cause, exit));
+    let said = (!detail.is_empty()).then_some(detail);
+    let detail = said.into_iter().chain(memory).collect::<Vec<_>>().join(": ");
     End {
         cause,
         time: exit.as_ref().map_or(wall, |exit| exit.time),

@@ -161,9 +161,9 @@ impl State {
         if spec.is_script() {
             then.actions.push(Action::RemoveScript(Arc::clone(&slot.record)));
         }
-        let Some(slot) = self.slots.remove(id) else { return };
+        let Some(mut slot) = self.slots.remove(id) else { return };
         slot.leave(then);
-        self.live_no_more(&slot);
+        self.live_no_more(&mut slot);
         slot.waiting.fail(id, error, then);
         self.admit(now, then);
         self.over(then);

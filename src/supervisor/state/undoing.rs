@@ -49,11 +49,14 @@ impl State {
             self.timers.remove(&(at, Arc::clone(&id)));
         }
         match slot.record.end() {
-            Some(end) => self.finished.remove(end.time, birth),
+            Some(end) => {
+                self.finished.remove(end.time, birth);
+                slot.count_no_more(&mut self.usage);
+            }
             None => {
                 // One that is about to be started has not been asked for yet.
                 self.starting -= usize::from(slot.record.phase == Phase::Starting);
-                self.live_no_more(&slot);
+                self.live_no_more(&mut slot);
             }
         }
         let waiting = std::mem::take(&mut slot.waiting);
@@ -72,6 +75,7 @@ impl State {
         let id = Arc::clone(&record.id);
         (slot.life, slot.started, slot.place) = (Life::Exited, record.started(), None);
         (slot.record, slot.held, slot.outdated) = (record, held, None);
+        slot.count(&mut self.usage);
         let key = slot.held.as_ref().map(|held| held.key);
         let drained = slot.held.as_ref().is_some_and(|held| held.output.progress().drained);
         failed
@@ -100,13 +104,14 @@ fn refuse(waiting: Waiting, error: &Error, refused: &mut Effects) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::time::Duration;
 
     use tokio::sync::oneshot::{Receiver, channel};
 
     use super::super::{Call, Input, Left, Now, Starter, StopOrder};
     use super::*;
+    use crate::access::Caller;
     use crate::events::Kind;
     use crate::process::Spec;
     use crate::process::record::tests::{finished, record};
@@ -127,8 +132,13 @@ mod tests {
         Arc::make_mut(&mut done.spec).queue = "q".into();
         let records = vec![done, crate::process::Record { spec: ahead, ..record("ahead", 2) }];
         drop(state.recover(records, Vec::new(), Left::default(), NOW));
-        assert_eq!((state.live, state.starting), (1, 1));
+        assert_eq!((state.usage.live(), state.starting), (1, 1));
         state
+    }
+
+    /// Somebody who may do everything.
+    pub(in super::super) fn admin() -> Arc<Caller> {
+        Arc::new(Caller::admin("test"))
     }
 
     fn start(state: &mut State, id: &str, queue: &str, then: &mut Effects) -> Answer<Begun> {
@@ -136,28 +146,28 @@ mod tests {
         let spec = Spec { queue: queue.into(), ..Spec::clone(&record("", 0).spec) };
         let starter = Starter { reply, patient: false, existed: false };
         let call = Call::Start { id: Some(id.into()), spec: Box::new(spec), starter };
-        then.append(state.apply(Input::Call(call), NOW));
+        then.append(state.apply(Input::Call(admin(), call), NOW));
         answer
     }
 
     fn kill(state: &mut State, id: &str, then: &mut Effects) -> Answer<Killed> {
         let (reply, answer) = channel();
         let call = Call::Kill { id: id.into(), stop: StopOrder::FORCE, reply };
-        then.append(state.apply(Input::Call(call), NOW));
+        then.append(state.apply(Input::Call(admin(), call), NOW));
         answer
     }
 
     fn run(state: &mut State, id: &str, then: &mut Effects) -> Answer<Begun> {
         let (reply, answer) = channel();
         let call = Call::Run { id: id.into(), force: true, reply };
-        then.append(state.apply(Input::Call(call), NOW));
+        then.append(state.apply(Input::Call(admin(), call), NOW));
         answer
     }
 
     fn delete(state: &mut State, id: &str, then: &mut Effects) -> Answer<()> {
         let (reply, answer) = channel();
         let call = Call::Delete { id: id.into(), force: false, reply };
-        then.append(state.apply(Input::Call(call), NOW));
+        then.append(state.apply(Input::Call(admin(), call), NOW));
         answer
     }
 
@@ -205,7 +215,7 @@ mod tests {
         fail(&mut state, &mut failed);
         assert_eq!((refused(begins), refused(waits)), (store_error(), store_error()));
         assert!(failed.is_empty() && failed.begun.is_empty());
-        assert_eq!((state.live, state.starting, state.slots.len()), (1, 1, 2));
+        assert_eq!((state.usage.live(), state.starting, state.slots.len()), (1, 1, 2));
         assert_eq!(state.next_event, 5, "no number is wasted");
         assert!(state.queues.next().is_none());
     }
@@ -251,7 +261,10 @@ mod tests {
             assert_eq!(refusal, store_error());
         }
         assert!(failed.is_empty());
-        assert_eq!((&state.slots["a"].record, state.live, state.next_event), (&before, 1, 5));
+        assert_eq!(
+            (&state.slots["a"].record, state.usage.live(), state.next_event),
+            (&before, 1, 5)
+        );
         assert_eq!(state.finished.oldest_first().count(), 1);
         // It can be run when there is room.
         drop(state.try_again(NOW));

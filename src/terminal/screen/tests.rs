@@ -169,3 +169,23 @@ fn whatever_is_printed_is_shown_without_a_panic() {
         }
     }
 }
+
+#[test]
+fn output_makes_the_same_picture_wherever_it_is_cut() {
+    // Letters between characters of several bytes, whole and broken ones.
+    let output =
+        b"e\xcc\x81 \xf0\x9f\x91\x8da\xc3\xa4b\xe6\xbc\xa2\x1b[1m\xf0\x9fdata\xc3\x1b[mx\xe6\xbc";
+    let picture = |pieces: &[&[u8]]| {
+        let mut screen = Screen::new(SIZE, false);
+        pieces.iter().for_each(|piece| screen.feed(piece));
+        screen.picture()
+    };
+    let whole = picture(&[output]);
+    assert_eq!(whole.rows[..2], ["e\u{301} 👍aäb漢\u{fffd}data\u{fffd}x", ""]);
+    for first in 0..output.len() {
+        for second in first..output.len() {
+            let pieces = [&output[..first], &output[first..second], &output[second..]];
+            assert_eq!(picture(&pieces), whole, "cut at {first} and {second}");
+        }
+    }
+}

@@ -215,6 +215,34 @@ fn numbers_that_are_missing_in_the_middle_are_told() {
     assert_eq!((archive.end().seq, archive.total_before(9)), (10, Some(41)));
 }
 
+#[test]
+fn the_end_is_sought_once_where_every_block_says_that_it_is_the_first() {
+    let mut file = file(&[]);
+    file.truncate(HEAD);
+    for _ in 0..10 {
+        file.extend(60_000_u32.to_le_bytes());
+        file.resize(file.len() + HEADER - 4 + 60_000, 0);
+    }
+    file[MAGIC.len()..HEAD].fill(0);
+    set_checksums(&mut file);
+    assert_eq!(Archive::read_last(&file).unwrap().chunks(), []);
+}
+
+#[test]
+fn numbers_that_fall_end_what_is_whole() {
+    let blocks = |numbers: [u64; 2]| {
+        let mut encoder = begun();
+        let mut file = Vec::new();
+        for seq in numbers {
+            encoder.push(&Chunk { seq, ..chunk(5, b"x") });
+            file.extend(encoder.take().0);
+        }
+        file.extend(encoder.end());
+        whole(&file).unwrap().len()
+    };
+    assert_eq!((blocks([5, 7]), blocks([7, 5]), blocks([5, u64::MAX])), (2, 1, 1));
+}
+
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(32))]
 

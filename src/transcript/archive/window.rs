@@ -92,11 +92,12 @@ impl Archive {
         loop {
             let archive = Archive::read(source, From::Seq(from), None)?;
             let begins = archive.place.at == HEAD as u64;
-            if begins || !archive.chunks.is_empty() {
+            // Its first block already was altered: what is whole ends before it.
+            let earlier = archive.place.before.seq.saturating_sub(1);
+            if begins || !archive.chunks.is_empty() || earlier >= from {
                 return Some(archive);
             }
-            // Its first block already was altered.
-            from = archive.place.before.seq.saturating_sub(1);
+            from = earlier;
         }
     }
 
@@ -129,6 +130,9 @@ impl Archive {
         let mut ended = false;
         while !blocks.is_empty() {
             let (Header { mark, .. }, frames) = next_block(&mut blocks, self.end.checksum)?;
+            if mark.seq < self.end.seq || mark.total_bytes < self.end.total_bytes {
+                return None;
+            }
             ended = frames.is_empty();
             self.end = mark;
             *self.totals.last_mut()? = mark.total_bytes;
@@ -140,12 +144,18 @@ impl Archive {
     /// Takes the frames of a block. None: they are not what a block has.
     fn take_block(&mut self, mut frames: Bytes) -> Option<()> {
         while !frames.is_empty() {
-            let chunk = next_frame(&mut frames).filter(|chunk| chunk.seq >= self.end.seq)?;
+            let chunk = next_frame(&mut frames).filter(|chunk| self.may_follow(chunk))?;
             self.end.pass(&chunk);
             self.totals.push(self.end.total_bytes);
             self.chunks.push(chunk);
         }
         Some(())
+    }
+
+    /// Its number is one that may come next, and leaves room for more.
+    fn may_follow(&self, chunk: &Chunk) -> bool {
+        let fits = chunk.offset.checked_add(chunk.data.len() as u64).is_some();
+        (self.end.seq..u64::MAX).contains(&chunk.seq) && fits
     }
 
     /// Where the file begins.

@@ -39,6 +39,7 @@ fn a_plain_spec_is_filled_in() {
         user: None,
         transcript_bytes: 8 << 20,
         overflow: Overflow::DropOldest,
+        sandbox: Sandbox::default(),
     };
     assert_eq!(read(|_| {}), Ok(filled));
 }
@@ -139,6 +140,23 @@ fn every_bad_field_is_told_at_once() {
         "spec.overflow",
     ];
     assert_eq!(paths, expected, "{told:#?}");
+}
+
+#[test]
+fn a_command_for_readiness_cannot_be_had_with_processes_of_ones_own() {
+    let with = |exec: &[&str], own_pids| {
+        read(|spec| {
+            let exec: Vec<_> = exec.iter().map(|arg| (*arg).to_owned()).collect();
+            let port = pb::readiness::Probe::TcpPort(1);
+            let probe = exec.is_empty().then_some(port);
+            spec.readiness = Some(pb::Readiness { probe, exec, ..Default::default() });
+            spec.sandbox = Some(pb::Sandbox { own_pids, own_mounts: true, ..Default::default() });
+        })
+    };
+    assert!(with(&["true"], false).is_ok() && with(&[], true).is_ok());
+    let told = "spec.readiness.exec: cannot be had with spec.sandbox.own_pids: no command can be \
+                started in there";
+    assert_eq!(refused(with(&["true"], true)), [told]);
 }
 
 #[test]

@@ -1,0 +1,117 @@
+//! `procyard token`: makes tokens, and takes them back.
+
+use std::error::Error;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use super::options::usual_state_dir;
+use crate::access::{BadGrant, Grant, Pattern};
+use crate::server::credentials::token_file;
+
+/// Makes tokens, and takes them back. A running `serve` knows at once.
+#[derive(clap::Args)]
+#[command(after_help = "Example:
+  procyard token new ci --owner ci --token-file /etc/procyard/tokens > ci.token
+  procyard serve --listen tcp://127.0.0.1:7450 --token-file /etc/procyard/tokens
+  grpcurl -plaintext -H \"authorization: Bearer $(cat ci.token)\" 127.0.0.1:7450 list")]
+pub(super) struct Token {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(clap::Subcommand)]
+enum Action {
+    /// Makes a token and prints it. It is shown nowhere else: the file has a hash of it.
+    New(New),
+    /// Lists names, and what each may do.
+    List(Place),
+    /// Takes a token back.
+    Revoke {
+        /// Its name.
+        name: String,
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+#[derive(clap::Args)]
+struct New {
+    /// What it is called in logs.
+    name: String,
+    /// What it may do at all: viewer, operator or admin.
+    #[arg(long, value_name = "ROLE", default_value = "operator", value_parser = ["viewer", "operator", "admin"])]
+    role: String,
+    /// Whose processes it has to do with; any, if none is named. May have a *. Repeatable.
+    #[arg(long, value_name = "PATTERN")]
+    owner: Vec<Pattern>,
+    /// The same of workspaces.
+    #[arg(long, value_name = "PATTERN")]
+    workspace: Vec<Pattern>,
+    /// What it may choose of how they run: user, env, interpreter, or none. Repeatable.
+    #[arg(long, value_name = "WHAT", value_parser = ["user", "env", "interpreter", "none"])]
+    may: Vec<String>,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// Where tokens are.
+#[derive(clap::Args)]
+struct Place {
+    /// The file. The default is `tokens` in the state directory, which `serve` reads unless it is
+    /// told to read another.
+    #[arg(long, value_name = "PATH", env = "PROCYARD_TOKEN_FILE")]
+    token_file: Option<PathBuf>,
+    /// The state directory. The default is the same as of `serve`.
+    #[arg(long, value_name = "PATH", env = "PROCYARD_STATE_DIR")]
+    state_dir: Option<PathBuf>,
+}
+
+impl Place {
+    fn file(self) -> PathBuf {
+        let usual = || token_file::usual(&self.state_dir.unwrap_or_else(usual_state_dir));
+        self.token_file.unwrap_or_else(usual)
+    }
+}
+
+impl New {
+    fn grant(&self) -> Result<Grant, BadGrant> {
+        // None of them has a comma, so that each stays the word that it is.
+        let owners = self.owner.iter().map(|owner| format!(",owner={owner}"));
+        let workspaces = self.workspace.iter().map(|workspace| format!(",workspace={workspace}"));
+        let may = self.may.iter().map(|may| format!(",may={may}"));
+        let restrictions: String = owners.chain(workspaces).chain(may).collect();
+        format!("{}{restrictions}", self.role).parse()
+    }
+}
+
+impl Token {
+    pub(super) fn run(self) -> Result<(), Box<dyn Error>> {
+        match self.action {
+            Action::New(new) => {
+                let grant = new.grant()?;
+                let (name, file) = (new.name, new.place.file());
+                let token = token_file::add(&file, &name, &grant)?;
+                writeln!(io::stdout(), "{token}")?;
+                let file = file.display();
+                let said = format!("{name} may act as {grant} wherever {file} is the token file\n");
+                crate::telemetry::say(&said);
+            }
+            Action::List(place) => {
+                for (name, grant) in token_file::list(&place.file())? {
+                    writeln!(io::stdout(), "{name} {grant}")?;
+                }
+            }
+            Action::Revoke { name, place } => {
+                let file = place.file();
+                token_file::revoke(&file, &name)?;
+                let said = format!(
+                    "{name} is not known any more wherever {} is the token file; its streams \
+                     end within seconds, and calls under way are answered\n",
+                    file.display()
+                );
+                crate::telemetry::say(&said);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,338 @@
+//! Limits of whole trees, by controllers of cgroups: memory, processes, CPUs.
+//!
+//! Owns which of them can limit here, found by trying, and the directories that do. A controller of
+//! cgroup v2 limits the leaf that a process begins in anyway; one of v1 has a hierarchy of its own,
+//! where the process joins a directory that was made for it. Nothing here is touched for a process
+//! without such limits.
+//!
+//! What they mean to the kernel is in `settings`, how controllers of v2 are had in `delegation`.
+
+mod delegation;
+mod settings;
+
+use std::collections::VecDeque;
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::cgroup::{Cgroups, claim, remove};
+use super::held::Begun;
+use super::requests::ends;
+use super::spawn::{Child, Ends, Program};
+use super::streams::Streams;
+use super::tree::{self, Member};
+use super::turns::Keeper;
+use crate::process::{Enforceable, Refused, TreeLimits, step};
+use delegation::Delegation;
+use settings::{Controller, Generation};
+
+/// Directories that are looked at in one sweep, to see whether they have become empty.
+const MOST_SWEPT: usize = 4;
+
+/// Looks for members of a tree that is ended at its beginning: enough for a few generations.
+const MOST_LOOKS: usize = 8;
+
+/// What is tried, to see whether it can be set.
+const TRIAL: TreeLimits = TreeLimits { memory_bytes: 1 << 30, processes: 1000, milli_cpus: 100 };
+
+/// What can limit trees here.
+pub(super) struct Controllers {
+    /// Those of v1.
+    hierarchies: Vec<Hierarchy>,
+    /// Those of v2.
+    delegation: Option<Delegation>,
+    made: u64,
+    /// Directories of processes that have ended, whose descendants live on.
+    occupied: VecDeque<PathBuf>,
+}
+
+/// A hierarchy of cgroup v1.
+struct Hierarchy {
+    /// The keeper's directory in it.
+    base: PathBuf,
+    /// Locked as long as this keeper lives, so that the next one can tell what is left over.
+    _lock: OwnedFd,
+    controllers: Vec<Controller>,
+}
+
+/// What limits the tree of one process.
+#[derive(Debug, Default)]
+pub(super) struct Confined {
+    /// Its directories in the hierarchies of v1.
+    directories: Vec<PathBuf>,
+    /// The file that counts who was killed for want of memory.
+    counts: Option<PathBuf>,
+    /// Where CPU time is limited once it has begun: whoever waits for its share before its exec
+    /// would keep the keeper waiting.
+    later: Option<(Generation, PathBuf)>,
+}
+
+impl Confined {
+    /// How many were killed for want of memory so far.
+    pub(super) fn oom_kills(&self) -> u64 {
+        let counts = self.counts.as_ref().and_then(|file| fs::read_to_string(file).ok());
+        counts.map_or(0, |counts| settings::oom_kills(&counts))
+    }
+
+    /// It has begun: sets the limits that had to wait for that.
+    fn tighten(&self, limits: &TreeLimits) -> io::Result<()> {
+        let Some((generation, directory)) = &self.later else { return Ok(()) };
+        Controller::Cpu.limit(*generation, directory, limits)
+    }
+
+    /// Ends all of a tree whose CPU time could not be limited. Who was born meanwhile is found by
+    /// another look.
+    fn kill(&self) {
+        let Some((_, directory)) = &self.later else { return };
+        let file = directory.join("cgroup.procs");
+        let pids = || tree::pids(&fs::read(&file).unwrap_or_default());
+        for _ in 0..MOST_LOOKS {
+            let found = pids().into_iter();
+            let found = found.filter_map(|pid| Member::find(pid, || pids().contains(&pid)));
+            if found.filter(|member| tree::signal(member, libc::SIGKILL)).count() == 0 {
+                return;
+            }
+        }
+    }
+
+    /// The files by which a process joins. Not those of whole processes: by such a one the kernel
+    /// would have all forks of the machine wait, and the suspended keeper with them for many
+    /// milliseconds. A child before its exec has one thread, for which both mean the same.
+    fn joins(&self) -> Vec<CString> {
+        let files = self.directories.iter().map(|directory| directory.join("tasks"));
+        files.filter_map(|file| CString::new(file.as_os_str().as_bytes()).ok()).collect()
+    }
+}
+
+impl Controllers {
+    /// Finds out what can be limited here, by trying. What a keeper that was killed left behind is
+    /// removed.
+    pub(super) fn probe(leaves: Option<&mut Cgroups>) -> Controllers {
+        let delegation = leaves.and_then(Delegation::take);
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let places = settings::hierarchies(&mounts, &groups);
+        let hierarchies = places.into_iter().filter_map(|(own, all)| Hierarchy::probe(&own, &all));
+        let hierarchies = hierarchies.collect();
+        Controllers { hierarchies, delegation, made: 0, occupied: VecDeque::new() }
+    }
+
+    /// What can be limited.
+    pub(super) fn enforceable(&self) -> Enforceable {
+        let of_v1 = self.hierarchies.iter().flat_map(|hierarchy| &hierarchy.controllers);
+        let all: Vec<_> = of_v1.chain(self.of_leaves()).copied().collect();
+        let [memory, processes, cpus] = Controller::ALL.map(|controller| all.contains(&controller));
+        Enforceable { memory, processes, cpus }
+    }
+
+    fn of_leaves(&self) -> &[Controller] {
+        self.delegation.as_ref().map_or(&[], |delegation| &delegation.controllers)
+    }
+
+    /// Whether it takes a leaf to set these limits.
+    fn limit_leaves(&self, limits: &TreeLimits) -> bool {
+        self.of_leaves().iter().any(|controller| controller.is_needed(limits))
+    }
+
+    /// Makes what limits a tree that is about to begin, in this leaf if there is one.
+    fn confine(&mut self, limits: &TreeLimits, leaf: Option<&Path>) -> io::Result<Confined> {
+        let mut confined = Confined::default();
+        match self.set(limits, leaf, &mut confined) {
+            Ok(()) => Ok(confined),
+            Err(error) => {
+                self.give_back(confined);
+                Err(error)
+            }
+        }
+    }
+
+    fn set(
+        &mut self,
+        limits: &TreeLimits,
+        leaf: Option<&Path>,
+        confined: &mut Confined,
+    ) -> io::Result<()> {
+        let mut needed: Vec<_> = Controller::ALL.into_iter().collect();
+        needed.retain(|controller| controller.is_needed(limits));
+        let mut limit = |generation: Generation, directory: &Path, controllers: &[Controller]| {
+            for controller in controllers {
+                let Some(at) = needed.iter().position(|needed| needed == controller) else {
+                    continue;
+                };
+                needed.swap_remove(at);
+                if *controller == Controller::Cpu {
+                    confined.later = Some((generation, directory.to_owned()));
+                } else {
+                    controller.limit(generation, directory, limits)?;
+                }
+                if let Some(file) = controller.counts(generation) {
+                    confined.counts = Some(directory.join(file));
+                }
+            }
+            io::Result::Ok(())
+        };
+        if let Some(leaf) = leaf {
+            limit(Generation::V2, leaf, self.of_leaves())?;
+        }
+        self.made += 1;
+        let number = self.made.to_string();
+        for Hierarchy { base, controllers, .. } in &self.hierarchies {
+            if controllers.iter().any(|controller| controller.is_needed(limits)) {
+                let directory = base.join(&number);
+                fs::create_dir(&directory)?;
+                confined.directories.push(directory.clone());
+                limit(Generation::V1, &directory, controllers)?;
+            }
+        }
+        let all = needed.is_empty();
+        if all { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)) }
+    }
+
+    /// Takes back what limited the tree of a process that has ended. Whoever lives on stays limited.
+    pub(super) fn give_back(&mut self, confined: Confined) {
+        self.occupied.extend(confined.directories.into_iter().filter(|directory| !gone(directory)));
+    }
+
+    /// Some directories could not be removed yet.
+    pub(super) fn have_left(&self) -> bool {
+        !self.occupied.is_empty()
+    }
+
+    /// Removes directories that have become empty, looking at a few.
+    pub(super) fn sweep(&mut self) {
+        for _ in 0..self.occupied.len().min(MOST_SWEPT) {
+            let Some(directory) = self.occupied.pop_front() else { return };
+            if !gone(&directory) {
+                self.occupied.push_back(directory);
+            }
+        }
+    }
+}
+
+/// Removes a directory if nobody is in it, and tells whether that was so.
+fn gone(directory: &Path) -> bool {
+    remove(directory);
+    !directory.exists()
+}
+
+impl Hierarchy {
+    /// Tries which of the controllers of a hierarchy can limit, below the keeper's own cgroup in it.
+    fn probe(own: &Path, controllers: &[Controller]) -> Option<Hierarchy> {
+        let (base, _lock) = claim(own)?;
+        let mut hierarchy = Hierarchy { base, _lock, controllers: Vec::new() };
+        let trial = hierarchy.base.join("trial");
+        fs::create_dir(&trial).ok()?;
+        let can =
+            |controller: &&Controller| controller.limit(Generation::V1, &trial, &TRIAL).is_ok();
+        hierarchy.controllers = controllers.iter().filter(can).copied().collect();
+        remove(&trial);
+        // Dropped, it takes its directory along.
+        (!hierarchy.controllers.is_empty()).then_some(hierarchy)
+    }
+}
+
+impl Drop for Hierarchy {
+    fn drop(&mut self) {
+        remove(&self.base);
+    }
+}
+
+impl Keeper {
+    /// Starts a program whose tree is limited, in a leaf of its own where there are leaves. What
+    /// cannot be limited is not started.
+    pub(super) fn spawn_confined(
+        &mut self,
+        program: Program,
+        limits: &TreeLimits,
+        streams: &Streams,
+    ) -> Result<Begun, Refused> {
+        let ends = ends(streams)?;
+        let limited = self.controllers.limit_leaves(limits);
+        let leaf = self.cgroups.as_mut().and_then(|cgroups| {
+            let (leaf, fd) = cgroups.take(limited).ok()?;
+            Some((cgroups.path(&leaf), leaf, fd))
+        });
+        let path = leaf.as_ref().map(|(path, ..)| path.as_path());
+        let begun =
+            self.controllers.confine(limits, path).map_err(unlimited).and_then(|confined| {
+                let fd = leaf.as_ref().map(|(.., fd)| fd.as_fd());
+                self.begin_confined(program, limits, &ends, fd, confined)
+            });
+        let leaf = leaf.map(|(_, leaf, _)| leaf);
+        match (begun, leaf, &mut self.cgroups) {
+            (Ok((child, confined)), leaf, _) => Ok(Begun { child, leaf, confined: Some(confined) }),
+            (Err(refused), Some(leaf), Some(cgroups)) => {
+                // Whatever it was: it may be the leaf.
+                cgroups.discard(leaf);
+                Err(refused)
+            }
+            (Err(refused), ..) => Err(refused),
+        }
+    }
+
+    fn begin_confined(
+        &mut self,
+        program: Program,
+        limits: &TreeLimits,
+        ends: &Ends<'_>,
+        leaf: Option<BorrowedFd<'_>>,
+        confined: Confined,
+    ) -> Result<(Child, Confined), Refused> {
+        let program = program.joining(confined.joins());
+        let begun = self.spawner.spawn(&program, ends, leaf);
+        let begun = begun.map_err(|failure| program.explain(failure));
+        let begun = begun.and_then(|child| match confined.tighten(limits) {
+            Ok(()) => Ok(child),
+            Err(error) => {
+                // Nobody knows it yet; it is reaped as any orphan, and so are those below it.
+                let _ = tree::send(&child.pidfd, libc::SIGKILL);
+                confined.kill();
+                Err(unlimited(error))
+            }
+        });
+        match begun {
+            Ok(child) => Ok((child, confined)),
+            Err(refused) => {
+                self.controllers.give_back(confined);
+                Err(refused)
+            }
+        }
+    }
+}
+
+fn unlimited(error: io::Error) -> Refused {
+    let errno = error.raw_os_error().unwrap_or(libc::EIO);
+    Refused::SpawnFailed { step: step::LIMIT_TREE.into(), errno, path: String::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn everyone_in_a_cgroup_that_cannot_be_limited_is_killed() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut members = [(); 2].map(|()| Command::new("sleep").arg("600").spawn().unwrap());
+        let list: String = members.iter().map(|member| format!("{}\n", member.id())).collect();
+        fs::write(directory.path().join("cgroup.procs"), list).unwrap();
+        let later = Some((Generation::V1, directory.path().to_owned()));
+        let confined = Confined { later, ..Confined::default() };
+        assert!(confined.tighten(&TRIAL).is_err(), "there is nothing to write to");
+        confined.kill();
+        for member in &mut members {
+            assert_eq!(member.wait().unwrap().signal(), Some(libc::SIGKILL));
+        }
+    }
+
+    #[test]
+    fn one_thread_joins_without_holding_up_all_forks() {
+        let confined = Confined { directories: vec!["/a/1".into()], ..Confined::default() };
+        assert_eq!(confined.joins(), [c"/a/1/tasks".to_owned()]);
+    }
+}

@@ -1,0 +1,82 @@
+//! What a caller sees of what there is: its handle's looks, each through its scope.
+//!
+//! What is outside of a scope is as if absent. That somebody reached for it is logged all the same;
+//! the answer does not tell.
+
+use std::sync::Arc;
+
+use super::Supervisor;
+use super::error::Error;
+use super::registry::{Counts, Entry, Page};
+use crate::access::{Caller, Does};
+use crate::events::{Event, Tail};
+use crate::process::{Record, Selector};
+
+impl Supervisor {
+    /// Whose handle it is.
+    pub fn caller(&self) -> &Arc<Caller> {
+        &self.caller
+    }
+
+    /// Refuses who may not do such a thing, for what a part of a call does more than the call.
+    pub fn may(&self, does: Does, call: &'static str) -> Result<(), Error> {
+        let (role, needs) = (self.caller.grant.role, does.needs());
+        if role < needs { Err(Error::Role { call, role, needs }) } else { Ok(()) }
+    }
+
+    /// A process by its id.
+    pub fn find(&self, id: &str) -> Result<Arc<Entry>, Error> {
+        let entry = self.parts.registry.get(id);
+        let entry = entry.filter(|entry| reaches(&self.caller, &entry.seen().record));
+        entry.ok_or_else(|| Error::NotFound(id.into()))
+    }
+
+    /// Up to `size` processes that were made before the one with the birth `before`.
+    pub fn list(
+        &self,
+        selector: &Selector,
+        live_only: bool,
+        before: Option<u64>,
+        size: usize,
+    ) -> Page {
+        let meant = |record: &Record| self.caller.means(selector, record);
+        self.parts.registry.list(meant, live_only, before, size)
+    }
+
+    /// How many processes there are.
+    pub fn counts(&self) -> Counts {
+        self.parts.registry.counts(|record| self.caller.sees(record))
+    }
+
+    /// The number of the last event of all, and of each that comes.
+    pub fn latest_event(&self) -> tokio::sync::watch::Receiver<u64> {
+        self.parts.events.subscribe()
+    }
+
+    /// The next events of all after one, wherever they are; none: there are no more yet. Which of
+    /// them the caller may be told is said by [`Caller::means`]; that there are others is no secret,
+    /// as their numbers are.
+    pub async fn next_events(&self, after: u64, most: usize) -> Result<Vec<Arc<Event>>, Error> {
+        match self.parts.events.since(after, most) {
+            Tail::Events(events) => Ok(events),
+            Tail::TooOld => {
+                let stored = self.parts.store.events(after, most).await;
+                let stored = stored.map_err(|error| Error::Store(error.to_string()))?;
+                Ok(stored.into_iter().map(Arc::new).collect())
+            }
+        }
+    }
+}
+
+/// Whether a process that a caller names is there for it.
+pub(super) fn reaches(caller: &Caller, record: &Record) -> bool {
+    let sees = caller.sees(record);
+    if !sees {
+        // Which call it was is not known here; if it would have changed something, its own line is
+        // the next.
+        let (caller, process) = (caller.name.as_str(), &*record.id);
+        let result = "outside of the scope";
+        tracing::warn!(target: "procyard::audit", caller, call = "", process, result);
+    }
+    sees
+}
