@@ -86,7 +86,7 @@ async fn a_run_goes_on_from_pipes_to_a_terminal_and_back() {
     let mut server = keeper.connect().await;
     let mut launch = server.shell("echo one", PIPES);
     let mut last = None;
-    for (io, line) in [(TERMINAL, "echo two"), (PIPES, "echo three")] {
+    for (io, line) in [(TERMINAL, "printf two"), (PIPES, "echo three")] {
         let spawned = server.spawn(launch.clone()).await;
         server.exit(spawned.key).await;
         launch = Launch { io, ..next_run(&launch, line) };

@@ -188,7 +188,7 @@ async fn what_is_typed_into_a_terminal_is_echoed_and_interrupts() {
     let line = "trap 'echo interrupted; exit 5' INT; echo ready; read x; echo got $x; \
                 while :; do sleep 0.01; done";
     let spawned = server.sh(line, TERMINAL).await;
-    read_until(&spawned, "ready").await;
+    read_until(&spawned, "ready\r\n").await;
     write(&server, &spawned, typed("wort\n")).await;
     let shown = read_until(&spawned, "got wort").await;
     assert!(shown.contains("ready\r\nwort\r\n"), "no echo in {shown:?}");

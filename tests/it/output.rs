@@ -54,10 +54,13 @@ fn repeats<'a>(pattern: &'a [u8]) -> impl Fn(u64, &[u8]) + use<'a> {
     }
 }
 
+/// Memory of a process, its rings too, but not what it has read of its program by now.
 fn resident(pid: u32) -> u64 {
-    let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
-    let line = rollup.lines().find(|line| line.starts_with("Rss:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let kinds = ["RssAnon:", "RssShmem:"];
+    let lines = status.lines().filter(|line| kinds.iter().any(|kind| line.starts_with(kind)));
+    let kib = lines.map(|line| line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap());
+    kib.sum::<u64>() << 10
 }
 
 #[tokio::test]

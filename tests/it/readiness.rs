@@ -58,11 +58,6 @@ fn listener(address: &str, port: u16) -> String {
     )
 }
 
-/// A port that nobody listens on.
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
 #[tokio::test]
 async fn words_make_ready_across_chunks_and_those_of_an_earlier_launch_do_not() {
     let keeper = TestKeeper::start();
@@ -105,8 +100,8 @@ async fn a_port_makes_ready_if_one_of_the_tree_listens_and_not_if_a_stranger_doe
             continue;
         }
         // A stranger on the same port of another address, from beginning to end.
-        let stranger = TcpListener::bind("127.0.0.2:0").unwrap();
-        let port = stranger.local_addr().unwrap().port();
+        let port = free_port();
+        let stranger = TcpListener::bind(("127.0.0.2", port)).unwrap();
         // A descendant of a descendant listens.
         let program = listener(address, port);
         let line = format!("(read x <{}; python3 -c '{program}'; :) & wait", gate.path);
@@ -175,7 +170,7 @@ async fn who_stops_asking_leaves_no_command_running() {
     let line = "touch begun; sleep 600 & setsid sleep 600 & sleep 600";
     let waiting = awaiting(&server, &spawned, exec(&["sh", "-c", line]), 1, &here);
     until("the command runs", || here.join("begun").exists()).await;
-    assert!(keeper.inhabitants().len() > 1);
+    until("it has begun others", || keeper.inhabitants().len() > 1).await;
     waiting.abort();
     until("nobody of it is left", || keeper.inhabitants().is_empty()).await;
     // At any moment, also while it is being started.

@@ -2,16 +2,19 @@
 
 mod archiving;
 mod attaching;
+mod authorising;
 mod becoming_ready;
 mod blocking;
 mod cancelling;
 mod coming_back;
+mod confining;
 #[cfg(feature = "failpoints")]
 mod crashing;
 mod deleting;
 mod disk;
 mod door;
 mod ending;
+mod exhausting;
 mod following;
 mod hanging;
 mod killing;
@@ -28,6 +31,7 @@ mod resizing;
 mod restarting;
 mod screens;
 mod serving;
+mod sharing;
 mod shutting_down;
 mod signalling;
 mod sleeping;

@@ -1,5 +1,7 @@
 //! A keeper of its own for each test, and the words to speak to it.
 
+pub mod callers;
+pub mod certificates;
 pub mod http2;
 pub mod service;
 pub mod transcript;
@@ -218,8 +220,13 @@ impl Drop for TestKeeper {
 
 /// Has a command see no cgroup v2. Needs root.
 pub fn hide_cgroups(command: &mut Command) {
+    hide_mounts(command, " - cgroup2 ");
+}
+
+/// Has a command see no mounts whose line in mountinfo has these words. Needs root.
+pub fn hide_mounts(command: &mut Command, words: &str) {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let mounts = mounts.lines().filter(|line| line.contains(" - cgroup2 "));
+    let mounts = mounts.lines().filter(|line| line.contains(words));
     let points: Vec<CString> =
         mounts.map(|line| CString::new(line.split(' ').nth(4).unwrap()).unwrap()).collect();
     let check = |result| match result {
@@ -521,6 +528,24 @@ impl Gate {
         use std::io::Write;
         self.file.write_all(&b"\n".repeat(readers)).unwrap();
     }
+}
+
+/// A port that nobody listens on, and that nobody is given by the kernel before it is used: it
+/// lies below those that are given to who asks for any.
+pub fn free_port() -> u16 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let given = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
+    let given = given.ok().and_then(|given| given.split_whitespace().next()?.parse().ok());
+    let (lowest, lowest_given) = (10_000, given.unwrap_or(32_768).clamp(20_000, 60_000));
+    for _ in 0..1000 {
+        // Elsewhere in each process: tests of several may run at once.
+        let next = NEXT.fetch_add(1, Ordering::Relaxed) + u64::from(std::process::id()) * 97;
+        let port = u16::try_from(lowest + next % (lowest_given - lowest)).unwrap();
+        if std::net::TcpListener::bind(("0.0.0.0", port)).is_ok() {
+            return port;
+        }
+    }
+    panic!("no port is free");
 }
 
 /// Sets a resource limit in a command before it runs.

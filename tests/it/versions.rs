@@ -4,7 +4,8 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
 use bytes::BytesMut;
-use procyard::keeper_client::Keeper;
+use procyard::keeper_client::{Keeper, KeeperError};
+use procyard::process::{Enforceable, Launch, Refused, Sandbox};
 use procyard::protocol::pb::from_keeper::Body as FromKeeper;
 use procyard::protocol::pb::reply::Result as Answer;
 use procyard::protocol::pb::to_keeper::Body;
@@ -41,9 +42,12 @@ fn play_keeper(mut link: UnixStream, speaks: u32) -> std::thread::JoinHandle<Vec
         loop {
             while let Some(message) = decode::<pb::ToKeeper>(&mut inbox).unwrap() {
                 let result = match message.body.clone().unwrap() {
-                    Body::Hello(hello) if hello.version == speaks => {
-                        Answer::Welcome(pb::Welcome { version: speaks, pid: 1, kill_domain: 2 })
-                    }
+                    Body::Hello(hello) if hello.version == speaks => Answer::Welcome(pb::Welcome {
+                        version: speaks,
+                        pid: 1,
+                        kill_domain: 2,
+                        ..Default::default()
+                    }),
                     Body::Hello(_) => Answer::Refusal(pb::Refusal {
                         reason: pb::Reason::Version.into(),
                         message: format!("not my version, which is {speaks}"),
@@ -67,12 +71,33 @@ fn play_keeper(mut link: UnixStream, speaks: u32) -> std::thread::JoinHandle<Vec
 }
 
 #[tokio::test]
-async fn a_server_takes_keepers_of_its_version_and_the_one_before_which_knows_no_beats() {
+async fn a_server_takes_keepers_of_its_version_and_the_one_before_which_limits_and_confines_nobody()
+{
     for version in [BEFORE, VERSION] {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let keeper = play_keeper(theirs, version);
         let (client, _reports, welcome) = soon(Keeper::connect(ours)).await.unwrap();
-        assert_eq!((welcome.version, client.has_beats()), (version, version >= 3));
+        assert_eq!((welcome.version, welcome.limits), (version, Enforceable::default()));
+        assert_eq!(welcome.sandbox, None);
+        let sandbox = Sandbox { no_new_privileges: true, ..Sandbox::default() };
+        let confined = [
+            Launch { roots: vec![b"/".to_vec()], ..Launch::new("a", ["true"]) },
+            Launch { sandbox, ..Launch::new("a", ["true"]) },
+        ];
+        for launch in confined.into_iter().filter(|_| version == BEFORE) {
+            // It would start them, and confine nobody.
+            let refused = soon(client.spawn(launch)).await.err().unwrap();
+            assert!(matches!(refused, KeeperError::Refused(Refused::Version(_))), "{refused}");
+        }
+        if version == BEFORE {
+            // It would start it, and ignore them.
+            let mut launch = Launch::new("a", ["/bin/true"]);
+            launch.limits.processes = 1;
+            match refused(soon(client.spawn(launch)).await) {
+                Refused::SpawnFailed { errno, .. } => assert_eq!(errno, libc::EOPNOTSUPP),
+                other => panic!("{other:?}"),
+            }
+        }
         drop(client);
         until("the connection has ended", || keeper.is_finished()).await;
         let asked = keeper.join().unwrap();

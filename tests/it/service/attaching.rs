@@ -139,7 +139,9 @@ async fn all_who_are_attached_see_the_same_and_type_to_the_same_process() {
     let service = TestService::start();
     let mut client = service.client().await;
     let script = "echo ready; while read -r word; do echo heard $word; done; echo over; exit 3";
-    begin_ready(&mut client, "p", on_terminal(shell(script))).await;
+    begin(&mut client, "p", on_terminal(shell(script))).await;
+    let ready = pb::WaitRequest { wait: Some(until_output("ready\r\n")), ..wait_for_it("p") };
+    assert!(soon(client.wait(ready)).await.unwrap().into_inner().wait.unwrap().met);
     let mut one = Attached::to_all_of(&mut client, "p").await;
     let mut two = Attached::to_all_of(&mut service.client().await, "p").await;
     let mut late = Attached::to(&mut client, "p").await;

@@ -5,7 +5,7 @@ use procyard::grpc::pb::restart::Policy;
 use procyard::grpc::pb::{self, Cause, Kind, Outcome, State};
 
 use crate::support::service::*;
-use crate::support::{Gate, alive, have, soon, until};
+use crate::support::{Gate, alive, free_port, have, soon, until};
 
 fn by(probe: Probe) -> pb::Readiness {
     let timeout = Some(millis(600_000));
@@ -84,8 +84,8 @@ async fn a_port_counts_only_when_one_of_the_tree_listens_on_it() {
     }
     let service = TestService::start();
     let mut client = service.client().await;
-    let stranger = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = stranger.local_addr().unwrap().port();
+    let port = free_port();
+    let stranger = std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
     let gate = Gate::new(service.directory.path());
     // A descendant listens, not the process itself.
     let line = format!(
@@ -141,7 +141,8 @@ async fn what_is_not_ready_in_time_is_ended_and_says_why() {
     let service = TestService::start();
     let mut client = service.client().await;
     let spec = shell("trap 'exit 5' TERM; echo up; while :; do sleep 0.05; done");
-    let readiness = soon_ready(300, by_words("never said"));
+    // Time for a shell to set its trap before.
+    let readiness = soon_ready(3000, by_words("never said"));
     let answer = start_until_ready(&mut client, "a", when_ready(readiness, spec)).await;
     let wait = answer.wait.unwrap();
     assert!(!wait.met && !wait.timed_out);
@@ -149,7 +150,7 @@ async fn what_is_not_ready_in_time_is_ended_and_says_why() {
     let exit = exit(&process);
     assert_eq!((exit.cause(), exit.outcome()), (Cause::ReadinessFailed, Outcome::Failed));
     assert_eq!(exit.code, Some(5), "it was asked to end, not killed");
-    let message = "not ready: exited with code 5: no output matched \"never said\" within 300ms";
+    let message = "not ready: exited with code 5: no output matched \"never said\" within 3s";
     assert_eq!(exit.message, message);
     let told = [Kind::Started, Kind::Stopping, Kind::Completed];
     assert_eq!(story(&mut client, "a").await, told);
@@ -160,14 +161,19 @@ async fn why_a_command_did_not_succeed_is_said() {
     let service = TestService::start();
     let mut client = service.client().await;
     let missing = pb::Readiness { exec: vec!["/nonexistent".into()], ..Default::default() };
-    for (id, readiness, said) in [
+    let cases = [
         ("code", by_command("exit 7"), "it exited with code 7"),
         ("signal", by_command("kill -KILL $$"), "it was ended by SIGKILL"),
         ("hangs", by_command("exec sleep 600"), "it has not ended"),
         ("missing", missing, "it could not be started: cannot execute \"/nonexistent\""),
-    ] {
-        let spec = when_ready(soon_ready(700, readiness), shell("exec sleep 600"));
-        let process = finish(&mut client, id, spec).await.process.unwrap();
+    ];
+    for (id, readiness, _) in &cases {
+        // Time for a command to be tried before.
+        let readiness = soon_ready(3000, readiness.clone());
+        begin(&mut client, id, when_ready(readiness, shell("exec sleep 600"))).await;
+    }
+    for (id, _, said) in cases {
+        let process = ended(&mut client, id).await;
         let message = &exit(&process).message;
         assert!(message.contains(said), "{id}: {message}");
     }
@@ -260,5 +266,5 @@ async fn probing_goes_on_with_the_next_server_and_leaves_nobody_behind() {
     // The one that was begun meanwhile sleeps on: it is ended with the process.
     soon(client.kill(kill_at_once("a"))).await.unwrap();
     until("no command is left", || probes().iter().all(|pid| !alive(*pid))).await;
-    assert_eq!(service.inmates(), [0; 0]);
+    until("nobody is left", || service.inmates().is_empty()).await;
 }

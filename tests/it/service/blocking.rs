@@ -45,7 +45,7 @@ async fn stands_still(client: &mut Client, id: &str) -> u64 {
                 return now;
             }
             before = now;
-            soon(client.wait(wait(id, until_quiet(100)))).await.unwrap();
+            soon(client.wait(wait(id, until_quiet(1000)))).await.unwrap();
         }
     })
     .await

@@ -219,7 +219,8 @@ async fn a_calls_deadline_a_waits_timeout_and_a_processs_timeout_are_three_thing
     let spec = shell("exec sleep 600");
 
     let mut request = tonic::Request::new(run("deadline", spec.clone()));
-    request.set_timeout(Duration::from_millis(300));
+    // Time for it to be started before.
+    request.set_timeout(Duration::from_secs(3));
     let status = soon(client.start(request)).await.unwrap_err();
     assert!(
         matches!(status.code(), tonic::Code::Cancelled | tonic::Code::DeadlineExceeded),

@@ -1,6 +1,9 @@
 //! The door: where it stands, who is let in, and what else is served on the same port.
 
 mod crowds;
+mod tls;
+mod tokens;
+mod users;
 
 use std::net::SocketAddr;
 use std::os::linux::net::SocketAddrExt;
@@ -19,6 +22,7 @@ use tonic::{Code, Request};
 use tonic_health::pb::health_client::HealthClient;
 use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus};
 
+use crate::support::callers::listens_at;
 use crate::support::service::*;
 use crate::support::transcript::*;
 use crate::support::{binary, http2, soon, until};
@@ -31,30 +35,38 @@ struct Everywhere {
     service: TestService,
     tcp: SocketAddr,
     name: String,
+    log: NamedTempFile,
 }
 
 impl Everywhere {
+    /// One that lets in whoever comes over loopback.
     async fn start() -> Everywhere {
+        Everywhere::start_with("127.0.0.1:0", |command| {
+            command.arg("--no-auth-loopback");
+        })
+        .await
+    }
+
+    /// One on another address of TCP, with other options.
+    async fn start_with(tcp: &str, change: impl FnOnce(&mut Command)) -> Everywhere {
         let log = NamedTempFile::new().unwrap();
         let unique = log.path().file_name().unwrap().to_string_lossy().into_owned();
         let name = format!("procyard-test-{}-{unique}", std::process::id());
         let service = TestService::start_with(|command| {
-            command.arg("--listen").arg("tcp://127.0.0.1:0");
+            command.arg("--listen").arg(format!("tcp://{tcp}"));
             command.arg("--listen").arg(format!("unix-abstract:{name}"));
             command.env("RUST_LOG", "info").stderr(log.reopen().unwrap());
+            change(command);
         });
-        let mut tcp = None;
-        until("it tells where it listens", || {
-            let log = std::fs::read_to_string(log.path()).unwrap();
-            let rest = log.split_once("tcp://").map(|(_, rest)| rest.to_owned());
-            let end = |c: char| !c.is_ascii_digit() && !matches!(c, '.' | ':');
-            tcp = rest.and_then(|rest| rest.split(end).next()?.parse().ok());
-            tcp.is_some()
-        })
-        .await;
-        let everywhere = Everywhere { service, tcp: tcp.unwrap(), name };
+        let tcp = listens_at(log.path()).await;
+        let everywhere = Everywhere { service, tcp, name, log };
         everywhere.service.client().await;
         everywhere
+    }
+
+    /// All that it has logged.
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.log.path()).unwrap()
     }
 
     async fn unix(&self) -> UnixStream {
@@ -76,6 +88,28 @@ impl Everywhere {
         let endpoint = Endpoint::from_shared(format!("http://{}", self.tcp)).unwrap();
         ProcessServiceClient::new(soon(endpoint.connect()).await.unwrap())
     }
+}
+
+/// Asks for the server's info, with a token if there is one.
+async fn info(
+    channel: &Channel,
+    token: Option<&str>,
+) -> Result<pb::GetServerInfoResponse, tonic::Status> {
+    let mut request = Request::new(pb::GetServerInfoRequest {});
+    if let Some(token) = token {
+        let shown = format!("Bearer {token}").parse().unwrap();
+        request.metadata_mut().insert("authorization", shown);
+    }
+    let mut client = ProcessServiceClient::new(channel.clone());
+    soon(client.get_server_info(request)).await.map(tonic::Response::into_inner)
+}
+
+fn no_credentials() -> (Code, String) {
+    (Code::Unauthenticated, "NO_CREDENTIALS".into())
+}
+
+fn bad_credentials() -> (Code, String) {
+    (Code::Unauthenticated, "BAD_CREDENTIALS".into())
 }
 
 /// Asks for the server's info by hand.
@@ -146,9 +180,15 @@ async fn the_socket_is_its_owners_alone() {
 
 /// What a start says that is refused.
 async fn refused_start(listen: &str) -> String {
+    refused_start_with(listen, &[]).await
+}
+
+/// The same with more options.
+async fn refused_start_with(listen: &str, options: &[&str]) -> String {
     let (directory, log) = (tempfile::tempdir().unwrap(), NamedTempFile::new().unwrap());
     let mut command = Command::new(binary());
     command.args(["serve", "--listen", listen, "--state-dir"]).arg(directory.path().join("state"));
+    command.args(options);
     let child = command.stdin(Stdio::null()).stderr(log.reopen().unwrap()).spawn().unwrap();
     // Stopped with it, should it not be refused.
     let mut service = TestService { child, directory };
@@ -162,6 +202,9 @@ async fn an_address_that_is_reached_from_elsewhere_is_refused_with_the_reason() 
     for listen in ["tcp://0.0.0.0:0", "tcp://[::]:0", "tcp://192.0.2.1:7450", "tcp://8.8.8.8:0"] {
         let said = refused_start(listen).await;
         assert!(said.contains("loopback only") && said.contains(listen), "{said}");
+        assert!(said.contains("--token-file") && said.contains("--tls-client-ca"), "{said}");
+        let said = refused_start_with(listen, &["--no-auth-loopback"]).await;
+        assert!(said.contains("loopback only"), "{said}");
     }
 }
 

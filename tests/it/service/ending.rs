@@ -49,14 +49,20 @@ async fn a_killed_process_says_so_however_it_took_the_signal() {
 async fn a_process_whose_time_is_over_is_stopped_as_its_spec_says() {
     let service = TestService::start();
     let mut client = service.client().await;
-    let limited = |spec| pb::Spec { timeout: Some(millis(300)), ..spec };
+    // Time for a shell to set its trap before.
+    let limited = |spec| pb::Spec { timeout: Some(millis(3000)), ..spec };
     let line = "trap 'echo asked; exit 9' USR1; while :; do sleep 0.01; done";
-    let answer = finish(&mut client, "", limited(stopped_by("USR1", 60_000, shell(line)))).await;
+    let polite = limited(stopped_by("USR1", 60_000, shell(line)));
+    let mut other = client.clone();
+    let (answer, killed) = tokio::join!(
+        finish(&mut client, "", polite),
+        finish(&mut other, "", limited(stubborn(50)))
+    );
     let wanted = (Cause::TimedOut, Outcome::TimedOut, Some(9), None);
     assert_eq!(facts(answer.process.as_ref().unwrap()), wanted);
     assert_eq!(text(&answer.chunks, pb::Stream::Stdout), "asked\n");
-    let process = finish(&mut client, "", limited(stubborn(50))).await.process.unwrap();
-    assert_eq!(facts(&process), (Cause::TimedOut, Outcome::TimedOut, None, Some(9)));
+    let wanted = (Cause::TimedOut, Outcome::TimedOut, None, Some(9));
+    assert_eq!(facts(killed.process.as_ref().unwrap()), wanted);
     // One that ends in time is not touched.
     let spec = pb::Spec { timeout: Some(millis(60_000)), ..shell("exit 0") };
     let process = finish(&mut client, "", spec).await.process.unwrap();

@@ -1,10 +1,15 @@
 //! Limits: enforced by the kernel, or refused; never ignored.
 
+mod trees;
+
+use std::process::Command;
+
 use procyard::grpc::pb::{self, Cause};
+use rustix::process::Resource;
 use tonic::Code;
 
 use crate::support::service::*;
-use crate::support::{NOBODY, is_root, possible, skip, soon};
+use crate::support::{NOBODY, hide_mounts, is_root, limit, possible, skip, soon};
 
 fn limited(limits: pb::Limits, spec: pb::Spec) -> pb::Spec {
     pb::Spec { limits: Some(limits), ..spec }
@@ -12,6 +17,12 @@ fn limited(limits: pb::Limits, spec: pb::Spec) -> pb::Spec {
 
 fn no_limits() -> pb::Limits {
     pb::Limits::default()
+}
+
+/// Fields of limits that can be enforced here.
+async fn enforceable(client: &mut Client) -> Vec<String> {
+    let info = soon(client.get_server_info(pb::GetServerInfoRequest {})).await.unwrap();
+    info.into_inner().capabilities.unwrap().limits
 }
 
 /// Whether nice values below 0 can be had here. Root in a container may not be able to.
@@ -28,7 +39,9 @@ fn failed_step(status: &tonic::Status) -> (String, String) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn limits_are_in_force_in_the_process_and_come_back_in_its_record() {
-    let service = TestService::start();
+    // A number that no other test changes meanwhile, as one does that of this process.
+    let some_files = |command: &mut Command| limit(command, Resource::Nofile, 1000);
+    let service = TestService::start_with(some_files);
     let mut client = service.client().await;
     let own_nice = rustix::process::getpriority_process(None).unwrap();
     let asked = pb::Limits {
@@ -47,7 +60,9 @@ async fn limits_are_in_force_in_the_process_and_come_back_in_its_record() {
     assert_eq!(spec.limits, Some(pb::Limits { cpu_time: Some(millis(3000)), ..asked }));
     // Who asks for none has those of the server.
     let line = "ulimit -n; ulimit -f; ulimit -t; nice";
-    let own = std::process::Command::new("sh").args(["-c", line]).output().unwrap().stdout;
+    let mut own = Command::new("sh");
+    some_files(own.args(["-c", line]));
+    let own = own.output().unwrap().stdout;
     assert_eq!(output_of(&mut client, shell(line)).await.as_bytes(), own);
 }
 
@@ -83,8 +98,16 @@ async fn one_that_used_up_its_cpu_time_is_killed_by_the_kernel() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn limits_that_cannot_be_enforced_are_refused_and_no_record_is_left() {
-    let service = TestService::start();
+    // Whoever is not root has no cgroups here, or those that were given to it.
+    let service = TestService::start_with(|command| {
+        if is_root() && possible(&["unshare", "--mount"]) {
+            hide_mounts(command, " - cgroup");
+        }
+    });
     let mut client = service.client().await;
+    if enforceable(&mut client).await.len() > 4 {
+        return skip("cgroups were delegated to this user, or cannot be hidden from it");
+    }
     let all = pb::Limits {
         memory_bytes: 1 << 30,
         processes: 10,
@@ -105,8 +128,7 @@ async fn limits_that_cannot_be_enforced_are_refused_and_no_record_is_left() {
     assert_eq!(events(&mut client).await, []);
     // The id is free.
     assert!(!finish(&mut client, "a", shell("true")).await.existed);
-    let info = soon(client.get_server_info(pb::GetServerInfoRequest {})).await.unwrap();
-    let can = info.into_inner().capabilities.unwrap().limits;
+    let can = enforceable(&mut client).await;
     assert_eq!(can, ["open_files", "file_bytes", "cpu_time", "nice"]);
 }
 

@@ -1,5 +1,6 @@
 //! Bad input: refused in words, all that is bad at once, and nothing is ever half done.
 
+mod extremes;
 mod fields;
 mod garbage;
 

@@ -119,7 +119,7 @@ async fn a_timeout_is_still_ahead_after_the_server_was_replaced() {
 async fn a_kill_under_way_is_finished_by_the_next_server() {
     let service = TestService::start();
     let mut client = service.client().await;
-    begin_ready(&mut client, "a", stubborn(1000)).await;
+    begin_ready(&mut client, "a", stubborn(5000)).await;
     let mut watcher = Watcher::since(&mut client, 0).await;
     let mut caller = service.client().await;
     let killing = tokio::spawn(async move { caller.kill(kill("a")).await.map(drop) });

@@ -302,9 +302,9 @@ async fn a_kill_while_a_service_is_stopped_for_another_reason_ends_it_for_good()
     let service = TestService::start();
     let mut client = service.client().await;
     for (id, kill_the_server) in [("a", false), ("b", true)] {
-        // Its time is over at once, and it takes no notice.
+        // Its time is over soon, and it takes no notice: it has set its trap before.
         let spec = restarted(Policy::Always, stubborn(3_600_000));
-        let spec = pb::Spec { timeout: Some(millis(300)), service: id.into(), ..spec };
+        let spec = pb::Spec { timeout: Some(millis(3000)), service: id.into(), ..spec };
         let mut client = service.client().await;
         begin(&mut client, id, spec).await;
         let mut watcher = Watcher::since(&mut client, 0).await;
@@ -433,7 +433,7 @@ async fn a_restarted_terminal_is_empty_and_of_its_first_size_and_a_new_size_surv
     assert_eq!((shown.rows.len(), &shown.rows[0][..]), (5, "one"));
     let mut gate = gate;
     gate.open(1);
-    let wait = pb::WaitRequest { wait: Some(until_output("two")), ..wait_for_it("a") };
+    let wait = pb::WaitRequest { wait: Some(until_output("two\r\n")), ..wait_for_it("a") };
     assert!(soon(client.wait(wait)).await.unwrap().into_inner().wait.unwrap().met);
     let shown = screen(&mut client, "a").await;
     assert_eq!((shown.rows.len(), &shown.rows[0][..]), (24, "two"));

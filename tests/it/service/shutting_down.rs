@@ -13,7 +13,7 @@ use tonic_health::pb::health_client::HealthClient;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 use crate::support::service::*;
-use crate::support::{alive, soon, until};
+use crate::support::{Gate, alive, soon, until};
 
 /// What health says, as it changes.
 async fn health(service: &TestService, name: &str) -> tonic::Streaming<HealthCheckResponse> {
@@ -43,7 +43,8 @@ const SHUTTING_DOWN: (Code, &str) = (Code::Unavailable, "SHUTTING_DOWN");
 async fn health_turns_first_and_nothing_new_begins_while_the_rest_ends() {
     let mut service = TestService::start();
     let mut client = service.client().await;
-    begin_ready(&mut client, "a", stubborn(2000)).await;
+    let mut gate = Gate::new(service.directory.path());
+    begin_ready(&mut client, "a", patient(&gate)).await;
     let mut healths = Vec::new();
     for name in ["", "procyard.v1.ProcessService"] {
         let mut health = health(&service, name).await;
@@ -61,9 +62,10 @@ async fn health_turns_first_and_nothing_new_begins_while_the_rest_ends() {
         assert_eq!((code, &reason[..]), SHUTTING_DOWN);
     }
     // What exists is still an answer.
-    let found = soon(client.start(start("a", stubborn(2000)))).await.unwrap().into_inner();
+    let found = soon(client.start(start("a", patient(&gate)))).await.unwrap().into_inner();
     assert!(found.existed);
     assert_eq!(list(&mut client).await.len(), 1);
+    gate.open(1);
     assert!(ended_well(&mut service).await);
     assert!(!service.socket().exists());
 }

@@ -6,7 +6,7 @@ use procyard::grpc::pb::{self, sleep_response::Message};
 use tonic::Code;
 
 use crate::support::service::*;
-use crate::support::{soon, until};
+use crate::support::{Gate, soon, until};
 
 /// A stream of a sleep.
 struct Sleeper(tonic::Streaming<pb::SleepResponse>);
@@ -123,11 +123,11 @@ async fn none_of_many_completions_hides_the_one_that_is_meant() {
 async fn ticks_come_at_once_and_each_interval_and_never_with_the_end() {
     let service = TestService::start();
     let mut client = service.client().await;
-    let request = pb::SleepRequest { tick_interval: Some(millis(5000)), ..sleep(5600) };
+    let request = pb::SleepRequest { tick_interval: Some(millis(5000)), ..sleep(8000) };
     let mut sleeper = Sleeper::open(&mut client, request).await;
     let short = pb::SleepRequest { tick_interval: Some(millis(5000)), ..sleep(5000) };
     let mut exact = Sleeper::open(&mut client, short).await;
-    for (sleeper, whole) in [(&mut sleeper, 5600), (&mut exact, 5000)] {
+    for (sleeper, whole) in [(&mut sleeper, 8000), (&mut exact, 5000)] {
         let (elapsed, remaining) = sleeper.tick().await;
         assert!(elapsed < Duration::from_secs(5), "{elapsed:?}");
         assert_eq!(elapsed + remaining, Duration::from_millis(whole));
@@ -135,7 +135,7 @@ async fn ticks_come_at_once_and_each_interval_and_never_with_the_end() {
     assert!(!exact.done().await.interrupted);
     let (elapsed, remaining) = sleeper.tick().await;
     assert!(elapsed >= Duration::from_secs(5));
-    assert_eq!(elapsed + remaining, Duration::from_millis(5600));
+    assert_eq!(elapsed + remaining, Duration::from_millis(8000));
     assert!(!sleeper.done().await.interrupted);
 }
 
@@ -143,8 +143,9 @@ async fn ticks_come_at_once_and_each_interval_and_never_with_the_end() {
 async fn a_shutdown_ends_a_sleep_and_is_no_error() {
     let mut service = TestService::start();
     let mut client = service.client().await;
-    // Who ends only after a while: the sleepers are told before.
-    begin_ready(&mut client, "stubborn", stubborn(1500)).await;
+    // Who ends only when it is let: the sleepers are told before.
+    let mut gate = Gate::new(service.directory.path());
+    begin_ready(&mut client, "patient", patient(&gate)).await;
     let mut plain = Sleeper::open(&mut client, sleep(3_600_000)).await;
     let mut waiting = Sleeper::open(&mut client, until_woken(of_owner("nobody"))).await;
     service.signal(libc::SIGTERM);
@@ -152,7 +153,8 @@ async fn a_shutdown_ends_a_sleep_and_is_no_error() {
         let done = sleeper.done().await;
         assert_eq!((done.interrupted, done.event), (true, None));
     }
-    assert_eq!(get(&mut client, "stubborn").await.state(), pb::State::Stopping);
+    assert_eq!(get(&mut client, "patient").await.state(), pb::State::Stopping);
+    gate.open(1);
     until("the service has ended", || service.child.try_wait().unwrap().is_some()).await;
 }
 
@@ -196,5 +198,6 @@ async fn sleepers_that_leave_are_gone() {
     drop((sleepers, client));
     let begin = Instant::now();
     service.stop();
-    assert!(begin.elapsed() < Duration::from_secs(10));
+    // After that time the keeper would have ended the server by force.
+    assert!(begin.elapsed() < Duration::from_secs(20));
 }

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tonic::Code;
 
 use crate::support::service::*;
-use crate::support::{NOBODY, executable, is_root, limit, soon};
+use crate::support::{NOBODY, executable, is_root, soon};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_command_runs_and_its_output_and_code_come_back() {
@@ -208,27 +208,4 @@ async fn another_user_is_for_root_alone() {
         assert_eq!(refusal(answer), (Code::PermissionDenied, "USER_NOT_ALLOWED".into()));
         assert_eq!(list(&mut client).await, []);
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_free_descriptors_a_start_is_refused_with_a_hint_to_retry_and_works_again() {
-    let few = |command: &mut _| limit(command, rustix::process::Resource::Nofile, 64);
-    let service = TestService::start_with(few);
-    let mut client = service.client().await;
-    let mut started = Vec::new();
-    let refused = loop {
-        let request = start("", shell("exec sleep 600"));
-        match soon(client.start(request)).await {
-            Ok(answer) => started.push(answer.into_inner().process.unwrap()),
-            Err(status) => break status,
-        }
-    };
-    assert_eq!(refused.code(), Code::ResourceExhausted);
-    assert_eq!(reason(&refused), "OUT_OF_DESCRIPTORS");
-    assert!(details(&refused).retry_info().is_some());
-    assert_eq!(list(&mut client).await.len(), started.len());
-    for process in started {
-        soon(client.kill(kill(&process.id))).await.unwrap();
-    }
-    assert_eq!(output_of(&mut client, shell("echo again")).await, "again\n");
 }

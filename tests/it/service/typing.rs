@@ -269,7 +269,7 @@ async fn the_answer_to_what_is_typed_comes_in_one_call() {
         assert_eq!(text(&answer.chunks, pb::Stream::Stdout), format!("you said {word}\n"));
     }
     // A pause after the answer is as good, and a view alone shows what is there by then.
-    let answer = write(&mut client, answered(line("p", "four"), until_quiet(300))).await;
+    let answer = write(&mut client, answered(line("p", "four"), until_quiet(3000))).await;
     assert!(answer.wait.unwrap().met);
     assert_eq!(text(&answer.chunks, pb::Stream::Stdout), "you said four\n");
     let viewed = pb::WriteStdinRequest { view: paged(100), ..line("p", "five") };

@@ -154,6 +154,8 @@ async fn a_new_version_that_is_no_good_is_refused_and_the_old_one_never_stops() 
 async fn a_store_that_the_new_version_does_not_know_is_refused_before_anything_stops() {
     let service = TestService::start_from_copy();
     let mut client = service.client().await;
+    // Who is answered has a server that knows its store.
+    list(&mut client).await;
     let before = service.server_pid();
     let store = service.directory.path().join("state/procyard.db");
     let store = rusqlite::Connection::open(store).unwrap();

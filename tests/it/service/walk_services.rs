@@ -4,7 +4,7 @@ use procyard::grpc::pb::{self, Kind, Outcome, State, readiness, sleep_response};
 use tonic::Code;
 
 use crate::support::service::*;
-use crate::support::{have, soon};
+use crate::support::{free_port, have, soon};
 
 fn ann() -> pb::Selector {
     pb::Selector { owner: "ann".into(), ..Default::default() }
@@ -23,10 +23,6 @@ fn web(owner: &str, port: u16) -> pb::Spec {
 }
 
 /// A port that nobody has at the moment.
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
 async fn start_ready(client: &mut Client, id: &str, spec: pb::Spec) -> pb::Process {
     let request = pb::StartRequest { wait: Some(until_ready()), ..start(id, spec) };
     let answer = soon(client.start(request)).await.unwrap().into_inner();

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use tonic::transport::{Channel, Endpoint};
 use tonic_types::{ErrorDetails, StatusExt};
 
-use super::{SOON, alive, binary, children, soon};
+use super::{Gate, SOON, alive, binary, children, soon};
 
 pub type Client = ProcessServiceClient<Channel>;
 
@@ -42,7 +42,10 @@ impl TestService {
         let directory = tempfile::tempdir().unwrap();
         let copy = directory.path().join("procyard");
         if std::fs::hard_link(binary(), &copy).is_err() {
-            std::fs::copy(binary(), &copy).unwrap();
+            // By another process: whom other tests start meanwhile would have the copy open for
+            // writing, had this one written it, and it could not be executed.
+            let mut copying = Command::new("cp");
+            assert!(copying.arg(binary()).arg(&copy).status().unwrap().success());
         }
         let child = TestService::command_of(&copy, directory.path(), change).spawn().unwrap();
         TestService { child, directory }
@@ -73,6 +76,9 @@ impl TestService {
     pub fn begin_anew(&mut self, change: impl FnOnce(&mut Command)) {
         self.child.wait().unwrap();
         self.child = TestService::command(self.directory.path(), change).spawn().unwrap();
+        // The socket is its own by then: who connects before may reach what is left of a server
+        // that was killed.
+        self.server_pid();
     }
 
     pub fn socket(&self) -> PathBuf {
@@ -266,6 +272,12 @@ pub fn stopped_by(signal: &str, grace: u32, spec: pb::Spec) -> pb::Spec {
 pub fn stubborn(grace: u32) -> pb::Spec {
     // What is ignored stays ignored in what is executed.
     stopped_by("TERM", grace, shell("trap '' TERM; echo ready; exec sleep 600"))
+}
+
+/// A shell line that says "ready", takes no SIGTERM for an answer, and ends at the gate.
+pub fn patient(gate: &Gate) -> pb::Spec {
+    let line = format!("trap '' TERM; echo ready; read x <{}", gate.path);
+    stopped_by("TERM", 600_000, shell(&line))
 }
 
 /// Starts a process.

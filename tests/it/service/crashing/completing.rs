@@ -103,6 +103,8 @@ async fn is_filed(world: World) {
     let print = "i=0; while [ $i -lt 100 ]; do i=$((i+1)); echo line $i; echo oops $i >&2; done";
     let line = world.line(&format!("{print}; echo ready; {}", world.wait()));
     begin_ready(&mut client, "a", shell(&line)).await;
+    let both = pb::WaitRequest { wait: Some(until_output("oops 100\n")), ..wait_for_it("a") };
+    crate::support::soon(client.wait(both)).await.unwrap();
     let request = pb::ReadRequest { id: "a".into(), ..Default::default() };
     let before = crate::support::soon(client.read(request)).await.unwrap().into_inner().chunks;
     assert!(before.len() > 1);

@@ -145,7 +145,7 @@ async fn a_time_that_is_over_ends_a_process_once_at_every_point() {
 async fn times_out(world: World) {
     let mut client = world.service.client().await;
     let spec = shell(&world.line("exec sleep 600"));
-    let spec = pb::Spec { timeout: Some(millis(500)), ..spec };
+    let spec = pb::Spec { timeout: Some(millis(2000)), ..spec };
     let mut client = world.crash(client.start(start("a", spec))).await;
     let process = ended(&mut client, "a").await;
     let exit = exit(&process);

@@ -11,7 +11,7 @@ use crate::support::{full_volume, soon};
 
 /// Sends and takes bytes as they are.
 #[derive(Clone, Copy, Default)]
-struct Raw;
+pub(super) struct Raw;
 
 impl Codec for Raw {
     type Encode = Vec<u8>;
@@ -47,7 +47,7 @@ impl Decoder for Raw {
     }
 }
 
-const METHODS: [&str; 13] = [
+const METHODS: [&str; 17] = [
     "Start",
     "Get",
     "List",
@@ -58,8 +58,12 @@ const METHODS: [&str; 13] = [
     "Resize",
     "Signal",
     "Kill",
+    "Run",
     "Delete",
     "Watch",
+    "Attach",
+    "Screen",
+    "Sleep",
     "GetServerInfo",
 ];
 
@@ -89,9 +93,11 @@ async fn random_bytes_are_refused_in_words_or_mean_something_harmless() {
             // Small first bytes are tags of fields that exist.
             let mut bytes: Vec<u8> =
                 (0..length).map(|n| (next() % [64, 256][n % 2]) as u8).collect();
-            if method == "Start" {
-                // Whatever it says, its id ends up as one that cannot be.
-                bytes.extend(b"\x0a\x03../");
+            // Whatever it says, what comes last cannot be: an id, and a time below zero.
+            match method {
+                "Start" => bytes.extend(b"\x0a\x03../"),
+                "Sleep" => bytes.extend([&b"\x0a\x0b\x10"[..], &[0xff; 9], &[1]].concat()),
+                _ => {}
             }
             if let Err(status) = soon(call(&service, method, bytes)).await {
                 assert_eq!(details(&status).error_info().unwrap().domain, "procyard");

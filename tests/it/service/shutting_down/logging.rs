@@ -21,13 +21,13 @@ async fn serves(service: &TestService) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_serves_on_when_its_log_pipe_is_full() {
-    let mut service = TestService::start_with(|command| {
-        command.env("RUST_LOG", "trace").stderr(Stdio::piped());
-    });
-    let log = service.child.stderr.take().unwrap();
-    // As small as a pipe can be.
+    let (log, writer) = std::io::pipe().unwrap();
+    // As small as a pipe can be, before anything is in it.
     // SAFETY: changes a pipe of our own.
     assert!(unsafe { libc::fcntl(log.as_raw_fd(), libc::F_SETPIPE_SZ, 4096) } > 0);
+    let mut service = TestService::start_with(|command| {
+        command.env("RUST_LOG", "trace").stderr(writer);
+    });
     serves(&service).await;
     service.stop();
     assert!(service.child.wait().unwrap().success());

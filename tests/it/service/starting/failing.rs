@@ -67,3 +67,34 @@ async fn what_is_too_large_for_the_kernel_is_refused_in_its_words() {
     }
     assert_eq!(list(&mut client).await, []);
 }
+
+/// A program with arguments that need be no text.
+fn raw_argv(args: &[&[u8]]) -> pb::Spec {
+    let raw_args = args.iter().map(|arg| arg.to_vec().into()).collect();
+    let argv = pb::Argv { args: Vec::new(), raw_args };
+    pb::Spec { program: Some(pb::spec::Program::Argv(argv)), ..pb::Spec::default() }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_kernel_takes_arrives_exactly_however_large_and_strange() {
+    let service = TestService::start();
+    let mut client = service.client().await;
+    let strange: Vec<u8> = (1..=255).cycle().take(100_000).collect();
+    let args: Vec<&[u8]> =
+        [&b"sh"[..], b"-c", b"cat /proc/$$/cmdline; true", b"sh", b"", b"a=b", b"-"]
+            .into_iter()
+            .chain([&strange[..]; 5])
+            .collect();
+    let printed = |answer: pb::StartResponse| -> Vec<u8> {
+        let stdout = answer.chunks.iter().filter(|chunk| chunk.stream() == pb::Stream::Stdout);
+        stdout.flat_map(|chunk| chunk.data.to_vec()).collect()
+    };
+    let told = printed(finish(&mut client, "", raw_argv(&args)).await);
+    let args: Vec<u8> = args.iter().flat_map(|arg| [arg, &b"\0"[..]].concat()).collect();
+    assert!(told == args, "{} bytes of {}", told.len(), args.len());
+
+    let value: String = "ä=\n\u{1}\"$X' ".chars().cycle().take(60_000).collect();
+    let env = pb::Environment { set: [("X".into(), value.clone())].into(), ..Default::default() };
+    let spec = pb::Spec { env: Some(env), ..shell("printf %s \"$X\"") };
+    assert!(output_of(&mut client, spec).await == value);
+}

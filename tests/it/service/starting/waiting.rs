@@ -3,7 +3,7 @@
 use procyard::grpc::pb;
 
 use crate::support::service::*;
-use crate::support::soon;
+use crate::support::{Gate, soon};
 
 async fn started(client: &mut Client, spec: pb::Spec, wait: pb::WaitFor) -> pb::StartResponse {
     let request = pb::StartRequest { wait: Some(wait), ..start("", spec) };
@@ -43,8 +43,19 @@ async fn the_end_is_met_with_all_output_and_a_timeout_leaves_the_process_alone()
 async fn words_are_found_across_chunks_and_named() {
     let service = TestService::start();
     let mut client = service.client().await;
-    let line = shell("printf 'listening on po'; sleep 0.1; echo rt 7450.; exec sleep 600");
-    let answer = started(&mut client, line, until_output(r"port (\d+)")).await;
+    let mut gate = Gate::new(service.directory.path());
+    let line = "printf 'listening on po'; read x <GATE; echo rt 7450.; exec sleep 600";
+    let spec = shell(&line.replace("GATE", &gate.path));
+    let mut other = client.clone();
+    let port = until_output(r"port (\d+)");
+    let starting = tokio::spawn(async move { started(&mut other, spec, port).await });
+    let begun = Watcher::since(&mut client, 0).await.next(pb::Kind::Started).await;
+    // The first part is a chunk of its own before the second one is printed.
+    let part =
+        pb::WaitRequest { wait: Some(until_output("on po")), ..wait_for_it(&begun.process_id) };
+    assert!(soon(client.wait(part)).await.unwrap().into_inner().wait.unwrap().met);
+    gate.open(1);
+    let answer = soon(starting).await.unwrap();
     assert_eq!((result(&answer), state(&answer)), (MET, pb::State::Running));
     let found = answer.wait.unwrap().r#match.unwrap();
     assert_eq!((&found.text[..], found.seq), ("port 7450", 2));
