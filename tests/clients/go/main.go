@@ -74,6 +74,7 @@ func main() {
 		{"leaving ends nothing", w.leavingEndsNothing},
 		{"no restart loses or doubles anything", w.noRestartLosesOrDoublesAnything},
 		{"errors carry their details", w.errorsCarryTheirDetails},
+		{"the door knows who calls", w.theDoorKnowsWhoCalls},
 		{"what was deleted is gone", w.whatWasDeletedIsGone},
 	} {
 		fmt.Printf("%2d %s\n", number+1, step.name)

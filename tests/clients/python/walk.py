@@ -6,6 +6,7 @@ import uuid
 
 import grpc
 import resuming
+from door import the_door_knows_who_calls
 from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, ResourceInfo
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -55,6 +56,9 @@ class Walk:
 
     def id(self, name):
         return f"{self.name}-{name}"
+
+    def failure(self, call):
+        return failure(call)
 
     def start(self, name, spec, wait=None):
         id = self.id(name)
@@ -351,6 +355,7 @@ STEPS = (
     leaving_ends_nothing,
     no_restart_loses_or_doubles_anything,
     errors_carry_their_details,
+    the_door_knows_who_calls,
     what_was_deleted_is_gone,
 )
 

@@ -22,6 +22,7 @@ import type { WaitFor } from "./generated/procyard/v1/WaitFor";
 import type { WatchRequest } from "./generated/procyard/v1/WatchRequest";
 import type { WatchResponse__Output as WatchResponse } from "./generated/procyard/v1/WatchResponse";
 import type { ProtoGrpcType as Procyard } from "./generated/service";
+import { theDoorKnowsWhoCalls } from "./door";
 import { noRestartLosesOrDoublesAnything } from "./restarting";
 import { channelOptions } from "./resuming";
 
@@ -246,6 +247,13 @@ const steps = {
     for (const name of ["id", "spec.labels", "spec.timeout"]) {
       assert.ok(fields.some((field) => field.startsWith(name)), `${name} is not in ${fields}`);
     }
+  },
+
+  async "the door knows who calls"() {
+    await theDoorKnowsWhoCalls(ProcessService, id, async (call) => {
+      const refused = await failure(call);
+      return { code: refused.code, reason: detail(refused, ErrorInfo).reason };
+    });
   },
 
   async "what was deleted is gone"() {
