@@ -140,14 +140,14 @@ impl Observer {
 
     /// Adds what comes next, if nothing is missing in between. False: nothing was added.
     fn read_more(&mut self, batch: &mut Batch, max_bytes: usize) -> bool {
-        let next = self.next_seq();
+        let (next, known) = (self.next_seq(), self.own_total());
         let mut more = self.read(left(batch, max_bytes));
         let nothing = batch.gap.is_none() && batch.chunks.is_empty();
         if nothing {
             *batch = more;
         } else if more.gap.is_some() {
             // Told by the next read, before what comes after it.
-            (self.followed, self.next) = (None, next);
+            self.go_back(next, known);
             return false;
         } else {
             batch.chunks.append(&mut more.chunks);
@@ -173,8 +173,10 @@ impl Observer {
         self.hold(&seen);
         let next = self.next_seq();
         let kept = observable(&seen).first_seq;
+        // A ring that was taken hold of tells more than the record, whoever has released it.
+        let at_hand = self.followed.as_ref().is_some_and(Followed::is_at_hand);
         let gone = seen.progress().is_none_or(|progress| progress.ring.is_none());
-        if gone && next < kept {
+        if gone && !at_hand && next < kept {
             // Of a transcript that is gone altogether only the numbers are known.
             (self.followed, self.next) = (None, kept);
             let gap = Gap { from_seq: next, to_seq: kept - 1, dropped_bytes: None };
@@ -230,12 +232,13 @@ impl Observer {
         let Some(file) = self.window(archived).filter(|file| file.covers(next)) else {
             return Batch::default();
         };
-        let mut batch = file.read_at(next, self.entry.total_before(next), max_bytes);
+        let known = self.own_total().or_else(|| self.entry.total_before(next));
+        let mut batch = file.read_at(next, known, max_bytes);
         let end = batch.chunks.last().map(|chunk| chunk.seq + 1);
         let end = end.or(batch.gap.map(|gap| gap.to_seq + 1));
         if end.is_none() {
             let whole = archived.figures;
-            let before = file.total_before(next).or_else(|| self.entry.total_before(next));
+            let before = file.total_before(next).or(known);
             let dropped_bytes = before.and_then(|before| whole.total_bytes.checked_sub(before));
             batch.gap = Some(Gap { from_seq: next, to_seq: whole.next_seq - 1, dropped_bytes });
         }
@@ -253,12 +256,26 @@ impl Observer {
         let next = self.next_seq();
         let goes_on = |followed: &&mut Followed| followed.follower.first_ever() == Some(next);
         let Some(followed) = self.followed.as_mut().filter(goes_on) else { return };
+        let known = followed.total();
         let mut more = followed.read(left);
         if more.gap.is_some() {
             // Told by the next read, before what comes after it.
-            (self.followed, self.next) = (None, next);
+            self.go_back(next, known);
         } else {
             batch.chunks.append(&mut more.chunks);
+        }
+    }
+
+    /// Bytes of all streams before where the ring is read, if known.
+    fn own_total(&self) -> Option<u64> {
+        self.followed.as_ref().and_then(Followed::total)
+    }
+
+    /// Goes back to a place whose total was known there: it is for who comes there next, too.
+    fn go_back(&mut self, next: u64, known: Option<u64>) {
+        (self.followed, self.next) = (None, next);
+        if let Some(total) = known {
+            self.entry.mark(next, total);
         }
     }
 
