@@ -9,6 +9,7 @@ use super::{Observer, observable};
 use crate::keeper_client::Follower;
 use crate::process::{Archived, Record};
 use crate::supervisor::registry::Seen;
+use crate::transcript::archive::Place;
 use crate::transcript::ring::MAX_PAYLOAD;
 use crate::transcript::{Archive, Batch, Chunk, Gap};
 
@@ -73,12 +74,17 @@ impl Observer {
     /// Reads what comes next from the file that has it, if there is one. What reads afterwards
     /// waits for no disk, as far as that goes.
     pub(in crate::supervisor) async fn load(&mut self) {
-        if let Some(archived) = self.unread() {
-            let record = Arc::clone(&self.seen.borrow().record);
-            let known = self.window(archived).map(|file| file.place());
+        if let Some((archived, record, known)) = self.wanted() {
             let file = self.archives.load(&record, self.next_seq(), known).await;
             self.filed = Some((archived, Arc::new(file)));
         }
+    }
+
+    /// What is to be read of a file, whose it is, and where in it one was already.
+    fn wanted(&self) -> Option<(Archived, Arc<Record>, Option<Place>)> {
+        let archived = self.unread()?;
+        let record = Arc::clone(&self.seen.borrow().record);
+        Some((archived, record, self.window(archived).map(Archive::place)))
     }
 
     /// The file that has what comes next, if that was not read yet.
@@ -119,9 +125,9 @@ impl Observer {
     /// The same on a thread that may wait for the disk.
     pub(in crate::supervisor) fn read_blocking(&mut self, max_bytes: usize) -> Batch {
         let mut batch = self.read(max_bytes);
-        while let Some(archived) = self.unread().filter(|_| self.wants_more(&batch, max_bytes)) {
-            let record = Arc::clone(&self.seen.borrow().record);
-            let known = self.window(archived).map(|file| file.place());
+        while self.wants_more(&batch, max_bytes)
+            && let Some((archived, record, known)) = self.wanted()
+        {
             let file = self.archives.load_here(&record, self.next_seq(), known);
             self.filed = Some((archived, Arc::new(file)));
             if !self.read_more(&mut batch, max_bytes) {
@@ -140,14 +146,14 @@ impl Observer {
 
     /// Adds what comes next, if nothing is missing in between. False: nothing was added.
     fn read_more(&mut self, batch: &mut Batch, max_bytes: usize) -> bool {
-        let (next, known) = (self.next_seq(), self.own_total());
+        let next = self.next_seq();
         let mut more = self.read(left(batch, max_bytes));
         let nothing = batch.gap.is_none() && batch.chunks.is_empty();
         if nothing {
             *batch = more;
         } else if more.gap.is_some() {
             // Told by the next read, before what comes after it.
-            self.go_back(next, known);
+            (self.followed, self.next) = (None, next);
             return false;
         } else {
             batch.chunks.append(&mut more.chunks);
@@ -232,13 +238,12 @@ impl Observer {
         let Some(file) = self.window(archived).filter(|file| file.covers(next)) else {
             return Batch::default();
         };
-        let known = self.own_total().or_else(|| self.entry.total_before(next));
-        let mut batch = file.read_at(next, known, max_bytes);
+        let mut batch = file.read_at(next, self.entry.total_before(next), max_bytes);
         let end = batch.chunks.last().map(|chunk| chunk.seq + 1);
         let end = end.or(batch.gap.map(|gap| gap.to_seq + 1));
         if end.is_none() {
             let whole = archived.figures;
-            let before = file.total_before(next).or(known);
+            let before = file.total_before(next).or_else(|| self.entry.total_before(next));
             let dropped_bytes = before.and_then(|before| whole.total_bytes.checked_sub(before));
             batch.gap = Some(Gap { from_seq: next, to_seq: whole.next_seq - 1, dropped_bytes });
         }
@@ -256,26 +261,12 @@ impl Observer {
         let next = self.next_seq();
         let goes_on = |followed: &&mut Followed| followed.follower.first_ever() == Some(next);
         let Some(followed) = self.followed.as_mut().filter(goes_on) else { return };
-        let known = followed.total();
         let mut more = followed.read(left);
         if more.gap.is_some() {
             // Told by the next read, before what comes after it.
-            self.go_back(next, known);
+            (self.followed, self.next) = (None, next);
         } else {
             batch.chunks.append(&mut more.chunks);
-        }
-    }
-
-    /// Bytes of all streams before where the ring is read, if known.
-    fn own_total(&self) -> Option<u64> {
-        self.followed.as_ref().and_then(Followed::total)
-    }
-
-    /// Goes back to a place whose total was known there: it is for who comes there next, too.
-    fn go_back(&mut self, next: u64, known: Option<u64>) {
-        (self.followed, self.next) = (None, next);
-        if let Some(total) = known {
-            self.entry.mark(next, total);
         }
     }
 

@@ -13,7 +13,7 @@ pub(super) fn file(service: &TestService, name: &str) -> PathBuf {
 }
 
 /// Waits until the keeper has no ring any more.
-async fn nothing_in_memory(service: &TestService) {
+pub(super) async fn nothing_in_memory(service: &TestService) {
     let links = format!("/proc/{}/fd", service.child.id());
     let rings = || {
         let links = std::fs::read_dir(&links).unwrap().flatten();

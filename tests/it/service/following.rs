@@ -10,6 +10,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 use tonic::{Code, Streaming};
 
+use super::archiving::{file, nothing_in_memory};
 use crate::support::http2;
 use crate::support::service::*;
 use crate::support::transcript::*;
@@ -208,6 +209,29 @@ async fn a_slow_follower_learns_by_gaps_exactly_what_it_missed() {
     assert_eq!(transcript.received() + transcript.dropped, total);
     let figures = process.transcript.unwrap();
     assert_eq!((figures.total_bytes, figures.ended), (total, true));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_follower_learns_what_it_missed_though_only_a_file_is_left_by_then() {
+    let service = TestService::start();
+    let mut client = service.client().await;
+    begin(&mut client, "p", endless()).await;
+    let mut stream = ask_follow(&mut client, from_the_beginning("p")).await;
+    let mut transcript = Transcript::new();
+    match next_message(&mut stream).await {
+        Message::Chunk(chunk) => transcript.add(&chunk),
+        Message::Gap(gap) => transcript.skip(gap),
+        other => panic!("{other:?}"),
+    }
+    // Far more than is on its way to one who does not read, and than the ring has room for.
+    printed_more(&mut client, "p", 64 << 20).await;
+    end(&mut client, "p").await;
+    until("it is in a file", || file(&service, "1.1").exists()).await;
+    nothing_in_memory(&service).await;
+    let (transcript, process) = follow_on(stream, transcript).await;
+    assert!(transcript.gaps > 0, "nothing was dropped");
+    let total = process.transcript.unwrap().total_bytes;
+    assert_eq!(transcript.received() + transcript.dropped, total);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
