@@ -54,8 +54,12 @@ fn verdict(error: &Error) -> Verdict {
     let precondition = |reason| Verdict::new(Code::FailedPrecondition, reason);
     match error {
         Error::Invalid(_) => Verdict::new(Code::InvalidArgument, "INVALID_FIELD"),
-        Error::NoCredentials => Verdict::new(Code::Unauthenticated, "NO_CREDENTIALS"),
-        Error::BadCredentials => Verdict::new(Code::Unauthenticated, "BAD_CREDENTIALS"),
+        Error::NoCredentials | Error::UnknownUser(_) => {
+            Verdict::new(Code::Unauthenticated, "NO_CREDENTIALS")
+        }
+        Error::BadCredentials | Error::NotBearer => {
+            Verdict::new(Code::Unauthenticated, "BAD_CREDENTIALS")
+        }
         Error::Role { call, role, needs } => Verdict::new(Code::PermissionDenied, "ROLE")
             .with("call", call)
             .with("role", role)

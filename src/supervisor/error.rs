@@ -14,9 +14,18 @@ pub enum Error {
     /// Nothing tells who calls.
     #[error("nothing tells who you are: show a token (authorization: Bearer …) or a certificate")]
     NoCredentials,
+    /// The kernel tells which user calls, and nothing was said of it.
+    #[error(
+        "the user {0} is not known here; the server knows it by --grant uid:{0}=viewer, or \
+         operator, or show a token (authorization: Bearer …)"
+    )]
+    UnknownUser(u32),
     /// What was shown is not known here.
     #[error("the token or certificate is not known here, or not any more")]
     BadCredentials,
+    /// What was shown is no token at all.
+    #[error("the authorization header is no token: use authorization: Bearer TOKEN")]
+    NotBearer,
     /// The caller's role does not allow it.
     #[error("{call} needs the role {needs}; yours is {role}")]
     Role {

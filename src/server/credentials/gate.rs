@@ -89,7 +89,7 @@ fn admit<B>(
         return Ok(None);
     }
     let caller = found.map_err(|error| {
-        let refused = explained(error, peer, request.headers());
+        let refused = Status::from(explained(error, peer, request.headers()));
         let result = result(&refused);
         tracing::warn!(target: "procyard::audit", peer = %peer, call, result, "refused");
         refused
@@ -111,19 +111,12 @@ fn admit<B>(
 }
 
 /// Why somebody is not known, with what can be done about it.
-fn explained(error: Error, peer: &Peer, headers: &HeaderMap) -> Status {
-    let said = match (&error, peer, headers.get(AUTHORIZATION)) {
-        (Error::NoCredentials, Peer::Unix(Some(uid)), _) => format!(
-            "the user {uid} is not known here; the server knows it by --grant uid:{uid}=viewer, or \
-             operator, or show a token (authorization: Bearer …)"
-        ),
-        (Error::BadCredentials, _, Some(shown)) if bearer(shown).is_none() => {
-            "the authorization header is no token: use authorization: Bearer TOKEN".into()
-        }
-        _ => return error.into(),
-    };
-    let refused = Status::from(error);
-    Status::with_details(refused.code(), said, refused.details().to_vec().into())
+fn explained(error: Error, peer: &Peer, headers: &HeaderMap) -> Error {
+    match (&error, peer, headers.get(AUTHORIZATION)) {
+        (Error::NoCredentials, Peer::Unix(Some(uid)), _) => Error::UnknownUser(*uid),
+        (Error::BadCredentials, _, Some(shown)) if bearer(shown).is_none() => Error::NotBearer,
+        _ => error,
+    }
 }
 
 /// Whether a role is enough for a call. What the table does not know is for admins.
@@ -145,5 +138,19 @@ mod tests {
             assert_eq!(allow(&caller, None).is_ok(), may, "{role}");
             assert!(allow(&caller, Call::named("Get")).is_ok());
         }
+    }
+
+    #[test]
+    fn who_is_not_known_is_told_what_can_be_done_about_it() {
+        let (user, unnamed) = (Peer::Unix(Some(7)), Peer::Unix(None));
+        let nothing = HeaderMap::new();
+        let showing = |header: &'static str| {
+            HeaderMap::from_iter([(AUTHORIZATION, http::HeaderValue::from_static(header))])
+        };
+        assert_eq!(explained(Error::NoCredentials, &user, &nothing), Error::UnknownUser(7));
+        assert_eq!(explained(Error::NoCredentials, &unnamed, &nothing), Error::NoCredentials);
+        let bad = |header| explained(Error::BadCredentials, &user, &showing(header));
+        assert_eq!(bad("Basic x"), Error::NotBearer);
+        assert_eq!(bad("Bearer x"), Error::BadCredentials);
     }
 }
