@@ -216,9 +216,13 @@ pub struct Exit {
     /// memory is limited.
     #[serde(default)]
     pub oom_kills: u64,
-    /// It counts as one of them: nothing else is known to have killed it.
+    /// The keeper had sent it SIGKILL.
     #[serde(default)]
-    pub out_of_memory: bool,
+    pub killed: bool,
+    /// CPU time that it used itself, microseconds, if that is known. Nobody needs it where none were
+    /// killed for want of memory.
+    #[serde(default)]
+    pub own_cpu_micros: Option<u64>,
 }
 
 /// Code or signal, never both.

@@ -13,7 +13,7 @@ use super::reap::{self, Zombie};
 use super::server::Source;
 use super::tree::{self, Member};
 use super::turns::{BUDGET, KILL_TICK, Keeper, wall_clock};
-use crate::process::{Exit, Status};
+use crate::process::Exit;
 use crate::protocol::pb;
 
 /// How long the server may take to end what runs, once the keeper was told to stop.
@@ -109,10 +109,7 @@ impl Keeper {
         let Zombie { pid, status, core_dumped, usage } = zombie;
         let confined = held.confined.take();
         let oom_kills = confined.as_ref().map_or(0, Confined::oom_kills);
-        let out_of_memory = oom_kills > 0
-            && status == Status::Signal(libc::SIGKILL)
-            && !held.killed
-            && !held.may_have_used_up_cpu_time();
+        let own_cpu_micros = if oom_kills > 0 { tree::cpu_micros(pid) } else { None };
         held.exit = Some(Box::new(Exit {
             status,
             core_dumped,
@@ -121,7 +118,8 @@ impl Keeper {
             final_seq: held.sink.next_seq(),
             lingering: lingering.iter().map(Member::describe).collect(),
             oom_kills,
-            out_of_memory,
+            killed: held.killed,
+            own_cpu_micros,
         }));
         let leaf = held.leaf.take_if(|_| lingering.is_empty());
         reap::reap(pid);

@@ -17,7 +17,7 @@ use super::ring::Writer;
 use super::spawn::Child;
 use super::streams::Streams;
 use super::terminal::Terminal;
-use super::tree::{self, Known};
+use super::tree::Known;
 use super::turns::wall_clock;
 use crate::process::{Exit, Launch};
 use crate::protocol::pb;
@@ -28,10 +28,6 @@ pub(super) const MAX_HELD: usize = 65_536;
 
 /// How long news of a flood may wait for more of it.
 const BULK_NEWS: Duration = Duration::from_micros(500);
-
-/// The kernel counts ticks for a limit of CPU time, and time for what was used; where the machine
-/// itself was held up, the ticks are more. From this part of the limit on it may be used up.
-const LEAST_PART: u32 = 4;
 
 /// One process.
 pub(super) struct Held {
@@ -55,8 +51,6 @@ pub(super) struct Held {
     pub(super) confined: Option<Confined>,
     /// The keeper has sent it SIGKILL.
     pub(super) killed: bool,
-    /// The CPU time after which the kernel sends it SIGKILL.
-    cpu_time: Option<Duration>,
     told: Told,
 }
 
@@ -65,11 +59,6 @@ pub(super) struct Begun {
     pub(super) child: Child,
     pub(super) leaf: Option<Leaf>,
     pub(super) confined: Option<Confined>,
-}
-
-fn cpu_time(launch: &Launch) -> Option<Duration> {
-    let limit = launch.rlimits.iter().find(|(resource, _)| *resource == libc::RLIMIT_CPU);
-    limit.map(|(_, seconds)| Duration::from_secs(*seconds))
 }
 
 /// What the server was told.
@@ -101,16 +90,8 @@ impl Held {
             leaf,
             confined,
             killed: false,
-            cpu_time: cpu_time(launch),
             told: Told::default(),
         }
-    }
-
-    /// Whether it may have been ended because its CPU time was used up. Asked before it is reaped.
-    pub(super) fn may_have_used_up_cpu_time(&self) -> bool {
-        self.cpu_time.is_some_and(|limit| {
-            tree::cpu_time(self.pid).is_none_or(|used| used * LEAST_PART >= limit)
-        })
     }
 
     /// Nothing can write to its outputs any more.

@@ -12,7 +12,6 @@ use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -240,11 +239,11 @@ pub(super) fn parent(pid: i32) -> Option<i32> {
     Stat::read(pid).map(|stat| stat.parent)
 }
 
-/// The CPU time that a process has used itself, without those that it waited for. Known until it is
-/// reaped.
-pub(super) fn cpu_time(pid: i32) -> Option<Duration> {
+/// The CPU time that a process has used itself, without those that it waited for, in microseconds.
+/// Known until it is reaped.
+pub(super) fn cpu_micros(pid: i32) -> Option<u64> {
     let stat = Stat::read(pid)?;
-    Some(Duration::from_millis(stat.ticks * (1000 / TICKS)))
+    Some(stat.ticks * (1_000_000 / TICKS))
 }
 
 /// What `/proc/PID/stat` says of a process.

@@ -22,6 +22,7 @@
 //! The answers to signals and the news of the exit come by different ways and in any order, so
 //! nothing here relies on one.
 
+mod memory;
 mod stopping;
 
 use std::time::Duration;
@@ -57,13 +58,15 @@ pub enum Life {
     Exited,
 }
 
-/// What bounds the time of a process that runs.
+/// What bounds a process that runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Running {
     /// When its time is over.
     pub deadline: Option<Moment>,
     /// It is not ready yet, and must be by then.
     pub ready_by: Option<Moment>,
+    /// The CPU time after which the kernel kills it.
+    pub cpu_limit: Option<Duration>,
 }
 
 /// How a process is being ended: what has to be known of it if the supervisor begins anew.
@@ -238,7 +241,7 @@ impl Life {
     pub fn wake_at(&self) -> Option<Moment> {
         match self {
             Life::Queued | Life::Starting { .. } | Life::Exited => None,
-            Life::Running(Running { deadline, ready_by }) => {
+            Life::Running(Running { deadline, ready_by, cpu_limit: _ }) => {
                 [*deadline, *ready_by].into_iter().flatten().min()
             }
             Life::Backoff { until } => Some(*until),
@@ -357,7 +360,9 @@ impl Life {
                 let cause = match exit.status {
                     _ if running.ready_by.is_some() => Cause::ReadinessFailed,
                     Status::Code(_) => Cause::Exited,
-                    Status::Signal(_) if exit.out_of_memory => Cause::OutOfMemory,
+                    Status::Signal(_) if memory::ran_out(&exit, running.cpu_limit) => {
+                        Cause::OutOfMemory
+                    }
                     Status::Signal(_) => Cause::Signaled,
                 };
                 self.end(cause, Some(exit), then);

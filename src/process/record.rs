@@ -418,7 +418,8 @@ pub(crate) mod tests {
             final_seq: 1,
             lingering: Vec::new(),
             oom_kills: 0,
-            out_of_memory: false,
+            killed: false,
+            own_cpu_micros: None,
         };
         let end = End {
             cause: Cause::Exited,

@@ -244,7 +244,8 @@ impl From<Exit> for pb::Exit {
             final_seq,
             lingering,
             oom_kills,
-            out_of_memory,
+            killed,
+            own_cpu_micros,
         } = exit;
         pb::Exit {
             status: Some(match status {
@@ -257,7 +258,9 @@ impl From<Exit> for pb::Exit {
             final_seq,
             lingering: lingering.into_iter().map(Into::into).collect(),
             oom_kills,
-            out_of_memory,
+            out_of_memory: false,
+            killed: Some(killed),
+            own_cpu_micros,
         }
     }
 }
@@ -275,7 +278,14 @@ impl TryFrom<pb::Exit> for Exit {
             lingering,
             oom_kills,
             out_of_memory,
+            killed,
+            own_cpu_micros,
         } = exit;
+        // A keeper of before has judged already: by facts that lead to the same it is believed.
+        let (killed, own_cpu_micros) = match killed {
+            Some(killed) => (killed, own_cpu_micros),
+            None => (oom_kills > 0 && !out_of_memory, Some(0)),
+        };
         let status = match status.ok_or_else(|| invalid("an exit without a status"))? {
             pb::exit::Status::Code(code) => Status::Code(code),
             pb::exit::Status::Signal(signal) => Status::Signal(signal),
@@ -288,7 +298,8 @@ impl TryFrom<pb::Exit> for Exit {
             final_seq,
             lingering: lingering.into_iter().map(Into::into).collect(),
             oom_kills,
-            out_of_memory,
+            killed,
+            own_cpu_micros,
         })
     }
 }
@@ -450,6 +461,42 @@ mod tests {
             })
             .contains("1 to 1000 each")
         );
+    }
+
+    fn killed() -> Exit {
+        Exit {
+            status: Status::Signal(9),
+            core_dumped: false,
+            time: 1,
+            usage: Usage::default(),
+            final_seq: 2,
+            lingering: vec![Descendant { pid: 3, command: "x".into() }],
+            oom_kills: 4,
+            killed: true,
+            own_cpu_micros: Some(5),
+        }
+    }
+
+    #[test]
+    fn an_exit_arrives_as_it_was_sent() {
+        for exit in [killed(), Exit { killed: false, own_cpu_micros: None, ..killed() }] {
+            assert_eq!(Exit::try_from(pb::Exit::from(exit.clone())), Ok(exit));
+        }
+    }
+
+    #[test]
+    fn a_keeper_of_before_is_believed_whether_memory_was_wanting() {
+        let told = |out_of_memory, oom_kills| {
+            let wire = pb::Exit::from(killed());
+            let (killed, own_cpu_micros) = (None, None);
+            let wire = pb::Exit { out_of_memory, oom_kills, killed, own_cpu_micros, ..wire };
+            let exit = Exit::try_from(wire).unwrap();
+            (exit.killed, exit.own_cpu_micros)
+        };
+        // Nobody else killed it, and no limit of CPU time was used up.
+        assert_eq!(told(true, 1), (false, Some(0)));
+        assert_eq!(told(false, 1), (true, Some(0)));
+        assert_eq!(told(false, 0), (false, Some(0)));
     }
 
     #[test]

@@ -291,7 +291,8 @@ fn told() -> Vec<u8> {
         final_seq: 7,
         lingering: Vec::new(),
         oom_kills: 1,
-        out_of_memory: false,
+        killed: false,
+        own_cpu_micros: None,
     };
     let report = keeper::Report { key: 1, exit: Some(exit.into()), ..Default::default() };
     let refused = Refused::SpawnFailed { step: "cannot".into(), errno: 2, path: "/x".into() };

@@ -64,7 +64,8 @@ fn exited(status: Status) -> Option<Exit> {
         final_seq: 4,
         lingering: vec![Descendant { pid: 18, command: "sleep".into() }],
         oom_kills: 0,
-        out_of_memory: false,
+        killed: false,
+        own_cpu_micros: None,
     })
 }
 

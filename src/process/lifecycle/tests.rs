@@ -19,7 +19,7 @@ fn someone(pid: u32) -> Descendant {
     Descendant { pid, command: "x".into() }
 }
 
-fn exit(status: Status, lingering: Vec<Descendant>) -> Exit {
+pub(super) fn exit(status: Status, lingering: Vec<Descendant>) -> Exit {
     let usage = Usage::default();
     Exit {
         status,
@@ -29,7 +29,8 @@ fn exit(status: Status, lingering: Vec<Descendant>) -> Exit {
         final_seq: 1,
         lingering,
         oom_kills: 0,
-        out_of_memory: false,
+        killed: false,
+        own_cpu_micros: None,
     }
 }
 
@@ -137,7 +138,7 @@ fn a_second_stop_hurries_and_does_not_change_the_cause() {
 #[test]
 fn a_process_whose_time_is_over_is_stopped() {
     let mut life = Life::new();
-    let _ = life.apply(Happening::Started(Running { deadline: Some(5), ready_by: None }), 0);
+    let _ = life.apply(Happening::Started(Running { deadline: Some(5), ..Running::default() }), 0);
     assert_eq!(life.wake_at(), Some(5));
     let tick = Happening::Tick { stop: stop(10) };
     assert_eq!(life.apply(tick.clone(), 4), Consequence::default());
@@ -158,7 +159,7 @@ fn a_queued_process_starts_when_its_turn_comes_and_ends_at_once_when_it_is_kille
 #[test]
 fn a_process_that_is_not_ready_in_time_is_stopped_for_that() {
     let mut life = Life::new();
-    let running = Running { deadline: Some(9), ready_by: Some(5) };
+    let running = Running { deadline: Some(9), ready_by: Some(5), ..Running::default() };
     let _ = life.apply(Happening::Started(running), 0);
     assert_eq!(life.wake_at(), Some(5));
     assert_eq!(life.apply(Happening::Tick { stop: stop(10) }, 9).events, [Kind::Stopping]);
@@ -167,7 +168,7 @@ fn a_process_that_is_not_ready_in_time_is_stopped_for_that() {
 
 #[test]
 fn want_of_memory_is_the_cause_unless_there_was_another_before() {
-    let killed = || Exit { out_of_memory: true, ..exit(Status::Signal(libc::SIGKILL), Vec::new()) };
+    let killed = || Exit { oom_kills: 1, ..exit(Status::Signal(libc::SIGKILL), Vec::new()) };
     let running = Running::default();
     let mut life = Life::new();
     let _ = life.apply(Happening::Started(running), 0);
@@ -183,7 +184,7 @@ fn want_of_memory_is_the_cause_unless_there_was_another_before() {
 fn what_exits_before_it_is_ready_has_failed_and_afterwards_has_exited() {
     for (ready, cause) in [(false, Cause::ReadinessFailed), (true, Cause::Signaled)] {
         let mut life = Life::new();
-        let running = Running { deadline: None, ready_by: Some(5) };
+        let running = Running { ready_by: Some(5), ..Running::default() };
         let _ = life.apply(Happening::Started(running), 0);
         if ready {
             assert_eq!(life.apply(Happening::Ready, 1).events, [Kind::Ready]);

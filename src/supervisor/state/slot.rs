@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{ServiceKey, Starter};
 use crate::process::lifecycle::{Ended, Running, after};
@@ -257,12 +258,14 @@ pub(super) fn end(slot: &mut Slot, ended: Ended, wall: u64) -> End {
     }
 }
 
-/// What bounds the time of a process that was started.
+/// What bounds a process that was started.
 pub(super) fn running(spec: &Spec, started: Started) -> Running {
     let pending = spec.readiness.as_ref().filter(|ready| !ready.keep && started.ready.is_none());
+    let cpu_seconds = spec.limits.cpu_seconds;
     Running {
         deadline: spec.timeout.map(|span| after(started.moment, span)),
         ready_by: pending.map(|readiness| after(started.moment, readiness.timeout)),
+        cpu_limit: (cpu_seconds > 0).then(|| Duration::from_secs(cpu_seconds)),
     }
 }
 
