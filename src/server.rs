@@ -33,9 +33,7 @@ use crate::grpc::info::About;
 use crate::grpc::service::Service;
 use crate::keeper_client::{Keeper, Reports, Welcome};
 use crate::store::{Limits, Loaded, StateDir, Store};
-use crate::supervisor::{
-    Capacity, Confinement, FromKeeper, Keep, Stage, Supervisor, Whole, enforceable_limits,
-};
+use crate::supervisor::{FromKeeper, Rules, Stage, Supervisor, Whole, enforceable_limits};
 use connections::Door;
 use credentials::{Access, Credentials};
 use tls::Tls;
@@ -54,16 +52,12 @@ const SHORT_DRAIN: Duration = Duration::from_secs(1);
 pub struct Options {
     /// Where records, events and scripts are.
     pub state_dir: PathBuf,
-    /// What is kept of finished processes.
-    pub keep: Keep,
     /// Events that are kept at most.
     pub max_events: u64,
-    /// How many may run at a time.
-    pub capacity: Capacity,
     /// Who may call.
     pub access: Access,
-    /// Where processes may run, and what they may reach.
-    pub confinement: Confinement,
+    /// What the supervisor goes by.
+    pub rules: Rules,
 }
 
 /// Serves until the keeper says that it is time to stop, or is gone.
@@ -122,9 +116,9 @@ async fn serve(
         limits: enforceable_limits(welcome.limits),
         sandbox: welcome.sandbox,
         max_message_bytes: MESSAGE_LIMIT,
-        max_finished: options.keep.count,
+        max_finished: options.rules.keep.count,
         max_events: options.max_events,
-        max_running: options.capacity.all,
+        max_running: options.rules.capacity.all,
         began: (SystemTime::now(), Instant::now()),
         repaired: loaded.repaired.clone(),
     };
@@ -135,13 +129,11 @@ async fn serve(
         limits: welcome.limits,
         sandbox: welcome.sandbox,
     };
-    let (keep, capacity) = (options.keep, options.capacity.clone());
-    let (state_dir, confinement) = (&options.state_dir, options.confinement.clone());
-    let supervisor =
-        Supervisor::begin(from_keeper, store, loaded, keep, capacity, state_dir, confinement).await;
+    let rules = options.rules.clone();
+    let supervisor = Supervisor::begin(from_keeper, store, loaded, &options.state_dir, rules).await;
     let stage = supervisor.stage();
     let credentials = Arc::new(Credentials::new(&options.access));
-    let service = Service::new(supervisor.clone(), about, options.capacity.quotas);
+    let service = Service::new(supervisor.clone(), about, options.rules.capacity.quotas);
     let services = services::assemble(service, stage.clone(), credentials).await?;
     let tls = options.access.tls.as_ref().map(Tls::new);
     let door = Door::new(listeners, tls)?;

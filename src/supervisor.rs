@@ -110,6 +110,17 @@ pub struct FromKeeper {
     pub sandbox: Option<process::Parts>,
 }
 
+/// What the supervisor was told to go by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// What is kept of finished processes.
+    pub keep: Keep,
+    /// How many may run at a time.
+    pub capacity: Capacity,
+    /// Where processes may run, and what they may reach.
+    pub confinement: Confinement,
+}
+
 impl Whole {
     /// The same for a caller.
     pub fn seen_by(&self, caller: Arc<Caller>) -> Supervisor {
@@ -133,11 +144,10 @@ impl Supervisor {
         from_keeper: FromKeeper,
         store: Store,
         loaded: Loaded,
-        keep: Keep,
-        capacity: Capacity,
         state_dir: &Path,
-        confinement: Confinement,
+        rules: Rules,
     ) -> Whole {
+        let Rules { keep, capacity, confinement } = rules;
         let FromKeeper { keeper, reports, held, limits, sandbox } = from_keeper;
         let confiner = Arc::new(Confiner::new(confinement, sandbox));
         let Loaded { records, next_event, next_birth, tail, repaired, instance_id: _ } = loaded;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use clap::builder::BoolishValueParser;
 
 use crate::server;
-use crate::supervisor::{Capacity, Confinement, Keep, is_within};
+use crate::supervisor::{Capacity, Confinement, Keep, Rules, is_within};
 use crate::telemetry::Format;
 use access::AccessOptions;
 use quotas::QuotaOptions;
@@ -102,18 +102,24 @@ impl Options {
     pub(super) fn for_server(&self) -> server::Options {
         server::Options {
             state_dir: self.state_dir(),
+            max_events: self.keep_events,
+            access: self.access.for_server(),
+            rules: self.rules(),
+        }
+    }
+
+    fn rules(&self) -> Rules {
+        Rules {
             keep: Keep {
                 count: self.keep_finished,
                 age: Duration::from_secs(self.keep_hours.saturating_mul(3600)),
                 bytes: self.keep_mib.saturating_mul(1 << 20),
             },
-            max_events: self.keep_events,
             capacity: Capacity {
                 all: self.max_running,
                 queues: self.queue.iter().cloned().collect(),
                 quotas: self.quotas.for_server(),
             },
-            access: self.access.for_server(),
             confinement: Confinement {
                 roots: self.root.clone(),
                 cwd: self.cwd.clone(),
