@@ -6,7 +6,8 @@
 //! Making and removing a leaf takes longer than the rest of a start on the keeper's side, so an
 //! empty one is used again.
 
-use std::collections::VecDeque;
+mod remaining;
+
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
@@ -18,12 +19,10 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use uuid::Uuid;
 
 use super::spawn::Spawner;
+pub(super) use remaining::Remaining;
 
 /// Empty leaves that are kept for the next processes.
 const MAX_FREE: usize = 64;
-
-/// Leaves that are looked at in one sweep, to see whether they have become empty.
-const MOST_SWEPT: usize = 4;
 
 /// How the name of a keeper's own directory begins; the rest is a UUID.
 const PREFIX: &str = "procyard-";
@@ -49,7 +48,7 @@ pub(super) struct Cgroups {
     /// Empty leaves.
     free: Vec<Leaf>,
     /// Leaves of released processes whose descendants live on.
-    occupied: VecDeque<Leaf>,
+    pub(super) remaining: Remaining,
 }
 
 impl Cgroups {
@@ -61,7 +60,7 @@ impl Cgroups {
         let own = own_directory(&mounts, &groups)?;
         let (base, _lock) = claim(&own)?;
         let mut cgroups =
-            Cgroups { base, _lock, made: 0, free: Vec::new(), occupied: VecDeque::new() };
+            Cgroups { base, _lock, made: 0, free: Vec::new(), remaining: Remaining::default() };
         let (leaf, fd) = cgroups.take(false).ok()?;
         let usable = cgroups.path(&leaf).join("cgroup.kill").exists() && spawner.can_begin_in(&fd);
         cgroups.give_back(leaf, true);
@@ -98,31 +97,13 @@ impl Cgroups {
         if room && (certain || self.is_empty(&leaf)) {
             self.free.push(leaf);
         } else {
-            self.occupied.push_back(leaf);
-            self.sweep();
+            self.remaining.remove(self.path(&leaf));
         }
     }
 
     /// Takes back a leaf that is not to be used again, such as one that nobody could begin in.
     pub(super) fn discard(&mut self, leaf: Leaf) {
         self.give_back(Leaf { spent: true, ..leaf }, false);
-    }
-
-    /// Some leaves could not be removed yet.
-    pub(super) fn have_left(&self) -> bool {
-        !self.occupied.is_empty()
-    }
-
-    /// Removes leaves that have become empty, looking at a few.
-    pub(super) fn sweep(&mut self) {
-        for _ in 0..self.occupied.len().min(MOST_SWEPT) {
-            let Some(leaf) = self.occupied.pop_front() else { return };
-            let path = self.path(&leaf);
-            remove(&path);
-            if path.exists() {
-                self.occupied.push_back(leaf);
-            }
-        }
     }
 
     /// Kills all that is in the leaf.
@@ -255,15 +236,15 @@ mod tests {
     fn a_leaf_that_nobody_could_begin_in_is_not_used_again() {
         let own = tempfile::tempdir().unwrap();
         let (base, _lock) = claim(own.path()).unwrap();
-        let (free, occupied) = (Vec::new(), VecDeque::new());
-        let mut cgroups = Cgroups { base, _lock, made: 0, free, occupied };
+        let (free, remaining) = (Vec::new(), Remaining::default());
+        let mut cgroups = Cgroups { base, _lock, made: 0, free, remaining };
         let (leaf, _) = cgroups.take(false).unwrap();
         cgroups.give_back(leaf, true);
         let (again, _) = cgroups.take(false).unwrap();
         assert_eq!(again.number, 1);
         let path = cgroups.path(&again);
         cgroups.discard(again);
-        assert!(!path.exists() && !cgroups.have_left());
+        assert!(!path.exists() && cgroups.remaining.is_empty());
         assert_eq!(cgroups.take(false).unwrap().0.number, 2);
     }
 

@@ -10,7 +10,6 @@
 mod delegation;
 mod settings;
 
-use std::collections::VecDeque;
 use std::ffi::CString;
 use std::fs;
 use std::io;
@@ -18,7 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::cgroup::{Cgroups, claim, remove};
+use super::cgroup::{Cgroups, Remaining, claim, remove};
 use super::held::Begun;
 use super::requests::ends;
 use super::spawn::{Child, Ends, Program};
@@ -28,9 +27,6 @@ use super::turns::Keeper;
 use crate::process::{Enforceable, Refused, TreeLimits, step};
 use delegation::Delegation;
 use settings::{Controller, Generation};
-
-/// Directories that are looked at in one sweep, to see whether they have become empty.
-const MOST_SWEPT: usize = 4;
 
 /// Looks for members of a tree that is ended at its beginning: enough for a few generations.
 const MOST_LOOKS: usize = 8;
@@ -46,7 +42,7 @@ pub(super) struct Controllers {
     delegation: Option<Delegation>,
     made: u64,
     /// Directories of processes that have ended, whose descendants live on.
-    occupied: VecDeque<PathBuf>,
+    pub(super) remaining: Remaining,
 }
 
 /// A hierarchy of cgroup v1.
@@ -117,7 +113,7 @@ impl Controllers {
         let places = settings::hierarchies(&mounts, &groups);
         let hierarchies = places.into_iter().filter_map(|(own, all)| Hierarchy::probe(&own, &all));
         let hierarchies = hierarchies.collect();
-        Controllers { hierarchies, delegation, made: 0, occupied: VecDeque::new() }
+        Controllers { hierarchies, delegation, made: 0, remaining: Remaining::default() }
     }
 
     /// What can be limited.
@@ -193,29 +189,10 @@ impl Controllers {
 
     /// Takes back what limited the tree of a process that has ended. Whoever lives on stays limited.
     pub(super) fn give_back(&mut self, confined: Confined) {
-        self.occupied.extend(confined.directories.into_iter().filter(|directory| !gone(directory)));
-    }
-
-    /// Some directories could not be removed yet.
-    pub(super) fn have_left(&self) -> bool {
-        !self.occupied.is_empty()
-    }
-
-    /// Removes directories that have become empty, looking at a few.
-    pub(super) fn sweep(&mut self) {
-        for _ in 0..self.occupied.len().min(MOST_SWEPT) {
-            let Some(directory) = self.occupied.pop_front() else { return };
-            if !gone(&directory) {
-                self.occupied.push_back(directory);
-            }
+        for directory in confined.directories {
+            self.remaining.remove(directory);
         }
     }
-}
-
-/// Removes a directory if nobody is in it, and tells whether that was so.
-fn gone(directory: &Path) -> bool {
-    remove(directory);
-    !directory.exists()
 }
 
 impl Hierarchy {

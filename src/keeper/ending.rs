@@ -6,7 +6,6 @@
 
 use std::time::{Duration, Instant};
 
-use super::cgroup::Cgroups;
 use super::controllers::Confined;
 use super::kill::Kill;
 use super::reap::{self, Zombie};
@@ -87,17 +86,18 @@ impl Keeper {
             }
         }
         if let Some(cgroups) = &mut self.cgroups {
-            cgroups.sweep();
+            cgroups.remaining.sweep();
         }
-        self.controllers.sweep();
+        self.controllers.remaining.sweep();
         self.last_sweep = Instant::now();
     }
 
     /// When cgroups that could not be removed are tried again: whoever was the last there may have
     /// been nobody whose end the keeper is told of.
     pub(super) fn late_sweep_due(&self) -> Option<Instant> {
-        let leaves = self.cgroups.as_ref().is_some_and(Cgroups::have_left);
-        (leaves || self.controllers.have_left()).then(|| self.last_sweep + LATE_SWEEP)
+        let no_leaves = self.cgroups.as_ref().is_none_or(|cgroups| cgroups.remaining.is_empty());
+        let none = no_leaves && self.controllers.remaining.is_empty();
+        (!none).then(|| self.last_sweep + LATE_SWEEP)
     }
 
     fn finish(&mut self, key: u64, zombie: Zombie) {
