@@ -12,6 +12,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let public: FileDescriptorSet = protox::compile(["procyard/v1/service.proto"], ["proto"])?;
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
     std::fs::write(out.join("procyard.v1.bin"), prost::Message::encode_to_vec(&public))?;
-    tonic_prost_build::configure().bytes(".").compile_fds(public)?;
+    let mut named = prost_build::Config::new();
+    named.enable_type_names();
+    tonic_prost_build::configure().bytes(".").compile_fds_with_config(public, named)?;
     Ok(())
 }

@@ -1,21 +1,67 @@
 //! The command line: one small file per command.
+//!
+//! Those that are about processes reach the service as any client does (`client`), print what it
+//! says (`print`), and say in one line what went wrong (`trouble`).
 
+mod client;
+mod filter;
+mod print;
+mod session;
+mod trouble;
+mod typing;
+mod which;
+mod words;
+
+mod attach;
+mod completions;
+mod events;
+mod healthcheck;
+mod info;
+mod install;
+mod keys;
+mod kill;
+mod logs;
+mod ps;
+mod rerun;
+mod rm;
+mod run;
+mod screen;
+mod send;
+mod signal;
+mod wait;
+
+pub mod daemon;
 mod keeper;
+mod local;
 mod options;
 mod serve;
 mod server;
+mod stop;
 mod token;
 mod upgrade;
 
+use std::error::Error;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::telemetry::Format;
+use trouble::Trouble;
 
 /// Runs other people's processes, and never loses one, nor a byte they print.
 #[derive(Parser)]
-#[command(name = "procyard", version)]
+#[command(
+    name = "procyard",
+    version,
+    after_help = "Examples:
+  procyard run -- make test
+  procyard run -t -- bash
+  procyard ps
+  procyard logs --follow ID
+  procyard kill ID
+
+Commands find the supervisor at its usual socket, or where PROCYARD_SERVER says."
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -23,10 +69,46 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Runs a command and follows it, like any other command, under the supervisor.
+    Run(Box<run::Run>),
+    /// Sits down at a process that runs.
+    Attach(attach::Attach),
+    /// Types text into a process.
+    Send(send::Send),
+    /// Presses keys of a process's terminal.
+    Keys(keys::Keys),
+    /// Shows what the terminal of a process shows.
+    Screen(screen::Screen),
+    /// Lists processes, newest first.
+    Ps(ps::Ps),
+    /// Shows what a process printed, and prints.
+    Logs(logs::Logs),
+    /// Waits until processes have ended, are ready, print something, or pause.
+    Wait(wait::Wait),
+    /// Ends processes with all their descendants.
+    Kill(kill::Kill),
+    /// Sends a signal to a process.
+    Signal(signal::Signal),
+    /// Runs a finished process again.
+    Rerun(rerun::Rerun),
+    /// Frees finished processes and what they printed.
+    Rm(rm::Rm),
+    /// Shows what happened to processes, and what happens.
+    Events(events::Events),
+    /// Shows the supervisor: its version, what it can do here, how much there is.
+    Info(info::Info),
+    /// Asks whether the service can be called, for probes.
+    Healthcheck(healthcheck::Healthcheck),
+    /// Copies this program to a path.
+    Install(install::Install),
+    /// Prints what a shell must know to complete commands and options.
+    Completions(completions::Completions),
     /// Runs the supervisor until SIGTERM or ^C.
     Serve(serve::Serve),
     /// Replaces the server of a running `serve` by the version that is now on disk.
     Upgrade(upgrade::Upgrade),
+    /// Stops a running `serve`: its processes end first, as their stop policies say.
+    Stop(stop::Stop),
     /// Makes tokens, and takes them back.
     Token(token::Token),
     /// The server that `serve` starts and restarts; not to be run by hand.
@@ -37,27 +119,114 @@ enum Command {
     Keeper(keeper::Keeper),
 }
 
+/// As shells and most programs exit when they were called in a wrong way.
+const MISREAD: u8 = 2;
+
+/// How a command ended: with an exit code of its own, or with trouble.
+type Ended = Result<ExitCode, Box<dyn Error>>;
+
 /// Runs the command that was asked for.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return misread(&error),
+    };
     let format = match &cli.command {
         Command::Serve(serve) => serve.options.log_format,
         Command::Server(server) => server.options.log_format,
-        Command::Upgrade(_) | Command::Token(_) | Command::Keeper(_) => Format::Text,
+        _ => Format::Text,
     };
+    if let Err(error) = cli.command.begin_log() {
+        return Trouble::new(error).end();
+    }
     crate::telemetry::init(format);
-    let done = match cli.command {
-        Command::Serve(serve) => serve.run(),
-        Command::Upgrade(upgrade) => upgrade.run(),
-        Command::Token(token) => token.run(),
-        Command::Server(server) => server.run(),
-        Command::Keeper(keeper) => keeper.run(),
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            crate::telemetry::say(&format!("procyard: {error}\n"));
-            ExitCode::FAILURE
+    match cli.command.run() {
+        Ok(code) => code,
+        Err(error) => match error.downcast::<Trouble>() {
+            Ok(trouble) => trouble.end(),
+            Err(error) => Trouble::new(error.to_string()).end(),
+        },
+    }
+}
+
+impl Command {
+    fn run(self) -> Ended {
+        match self {
+            Command::Run(run) => asking(run.run()),
+            Command::Attach(attach) => asking(attach.run()),
+            Command::Send(send) => asking(send.run()),
+            Command::Keys(keys) => asking(keys.run()),
+            Command::Screen(screen) => asking(screen.run()),
+            Command::Ps(ps) => asking(ps.run()),
+            Command::Logs(logs) => asking(logs.run()),
+            Command::Wait(wait) => asking(wait.run()),
+            Command::Kill(kill) => asking(kill.run()),
+            Command::Signal(signal) => asking(signal.run()),
+            Command::Rerun(rerun) => asking(rerun.run()),
+            Command::Rm(rm) => asking(rm.run()),
+            Command::Events(events) => asking(events.run()),
+            Command::Info(info) => asking(info.run()),
+            Command::Healthcheck(healthcheck) => asking(healthcheck.run()),
+            Command::Install(install) => Ok(install.run()?),
+            Command::Completions(completions) => Ok(completions.run()?),
+            Command::Serve(serve) => done(serve.run()),
+            Command::Upgrade(upgrade) => done(upgrade.run()),
+            Command::Stop(stop) => done(stop.run()),
+            Command::Token(token) => done(token.run()),
+            Command::Server(server) => done(server.run()),
+            Command::Keeper(keeper) => done(keeper.run()),
         }
     }
+
+    /// Has the log go to its file, if there is to be one. A server that comes later than the one
+    /// that could open it goes on with what it was given.
+    fn begin_log(&self) -> Result<(), String> {
+        let path = match self {
+            Command::Serve(serve) => serve.options.log_file.as_deref(),
+            Command::Server(server) => server.options.log_file.as_deref(),
+            _ => None,
+        };
+        let Some(path) = path else { return Ok(()) };
+        match crate::telemetry::file::begin(path) {
+            Err(error) if matches!(self, Command::Serve(_)) => {
+                Err(format!("--log-file {}: {error}", path.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What is wrong with the arguments, in one line; or the help that they ask for.
+fn misread(error: &clap::Error) -> ExitCode {
+    use clap::error::ErrorKind;
+    let help = [
+        ErrorKind::DisplayHelp,
+        ErrorKind::DisplayVersion,
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand,
+    ];
+    if help.contains(&error.kind()) {
+        error.exit();
+    }
+    let said = error.to_string();
+    let what = said.split("\n\n").next().unwrap_or_default();
+    let what: Vec<_> = what.trim_start_matches("error:").split_whitespace().collect();
+    let command = std::env::args().nth(1);
+    let command = command.filter(|word| Cli::command().find_subcommand(word).is_some());
+    let command = command.map(|word| format!(" {word}")).unwrap_or_default();
+    let line = format!("{}; see `procyard{command} --help`", what.join(" "));
+    Trouble::new(line).with_code(MISREAD).end()
+}
+
+/// A command whose end is all there is to say.
+fn done(ended: Result<(), Box<dyn Error>>) -> Ended {
+    ended.map(|()| ExitCode::SUCCESS)
+}
+
+/// Runs a command that asks the service. One thread does for one client.
+fn asking(command: impl Future<Output = Result<ExitCode, Trouble>>) -> Ended {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let ended = runtime.block_on(command);
+    // Whoever waits for stdin would be waited for.
+    runtime.shutdown_background();
+    Ok(ended?)
 }

@@ -2,6 +2,8 @@
 //!
 //! Owns reading addresses and opening them safely.
 
+pub mod inherited;
+
 use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener};

@@ -8,7 +8,8 @@
 //! To be read in this order: `turns` is the loop and the state; `requests`, `continuing`, `ending`
 //! and `kill` are what it does; `held` is what it holds; `spawn`, `streams`, `output`, `ring`,
 //! `input`, `terminal`, `reap`, `tree`, `cgroup` and `controllers` are how; `link`, `pulse`, `server`, `binary` and
-//! `upgrade` are the other process; `left` is what an earlier keeper left.
+//! `upgrade` are the other process; `notify` is who started this one; `left` is what an earlier
+//! keeper left.
 
 mod binary;
 mod cgroup;
@@ -20,6 +21,7 @@ mod input;
 mod kill;
 mod left;
 mod link;
+mod notify;
 mod output;
 mod poller;
 mod pulse;
@@ -36,7 +38,7 @@ mod upgrade;
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -49,10 +51,13 @@ use spawn::Spawner;
 use turns::Keeper;
 
 pub use left::end_what_was_left;
+pub use notify::Notify;
 pub use upgrade::answer_path;
 
 /// Descriptors without which a keeper could start but hold hardly a process.
 const LEAST_DESCRIPTORS: u64 = 48;
+/// Below it are the standard descriptors and those that the keeper has a use for at their place.
+const FIRST_KEPT: i32 = 16;
 
 /// Where the keeper's server comes from.
 pub enum Servers {
@@ -64,6 +69,8 @@ pub enum Servers {
         listeners: Vec<OwnedFd>,
         /// Where whoever asks for an upgrade is answered.
         state_dir: PathBuf,
+        /// Who is told what becomes of the supervisor.
+        notify: Notify,
     },
     /// It connects by itself to this socket.
     Connect(OwnedFd),
@@ -76,10 +83,10 @@ pub struct Ground {
 }
 
 impl Ground {
-    /// Makes this process a keeper: it adopts orphans, holds no descriptor but the standard ones,
-    /// has `/dev/null` for stdin, and reads its signals instead of being interrupted by them. To
-    /// be called first, with a single thread.
-    pub fn take() -> io::Result<Ground> {
+    /// Makes this process a keeper: it adopts orphans, holds no descriptor but the standard ones and
+    /// those that are kept, has `/dev/null` for stdin, and reads its signals instead of being
+    /// interrupted by them. To be called first, with a single thread.
+    pub fn take(kept: &mut [OwnedFd]) -> io::Result<Ground> {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
         if let Some(few) = limit.filter(|limit| *limit < LEAST_DESCRIPTORS) {
             let least = LEAST_DESCRIPTORS;
@@ -90,8 +97,7 @@ impl Ground {
         let null = rustix::fs::open(c"/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
         rustix::stdio::dup2_stdin(&null)?;
         drop(null);
-        // SAFETY: nothing above the standard descriptors was opened by this process yet.
-        unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
+        close_all_but(kept)?;
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
         Ok(Ground { spawner: Spawner::new()?, signals: take_signals()? })
     }
@@ -100,8 +106,8 @@ impl Ground {
     pub fn keep(mut self, servers: Servers) -> io::Result<()> {
         let poller = Poller::new()?;
         let source = match servers {
-            Servers::Start { launch, listeners, state_dir } => {
-                Source::Started(Box::new(Started::new(launch, listeners, state_dir)?))
+            Servers::Start { launch, listeners, state_dir, notify } => {
+                Source::Started(Box::new(Started::new(launch, listeners, state_dir, notify)?))
             }
             Servers::Connect(listener) => {
                 rustix::fs::fcntl_setfl(&listener, OFlags::NONBLOCK)?;
@@ -142,6 +148,24 @@ impl Ground {
         tracing::info!(pid = std::process::id(), kill_domain = ?domain, ?limits, "keeping");
         keeper.run()
     }
+}
+
+/// Closes whatever this process was started with but the standard descriptors and some others, which
+/// move to where they are in nobody's way.
+fn close_all_but(kept: &mut [OwnedFd]) -> io::Result<()> {
+    for fd in &mut *kept {
+        *fd = rustix::io::fcntl_dupfd_cloexec(&*fd, FIRST_KEPT)?;
+    }
+    let mut kept: Vec<u32> = kept.iter().map(|fd| fd.as_raw_fd().cast_unsigned()).collect();
+    kept.sort_unstable();
+    let mut first = 3;
+    for last in kept.into_iter().chain([u32::MAX]) {
+        // The kernel refuses an empty range.
+        // SAFETY: nothing else above the standard descriptors was opened by this process yet.
+        unsafe { libc::syscall(libc::SYS_close_range, first, last - 1, 0) };
+        first = last.saturating_add(1);
+    }
+    Ok(())
 }
 
 /// Default dispositions and all signals blocked, so that a child has nothing to undo but the

@@ -6,6 +6,7 @@
 //! the shared memory.
 
 mod connection;
+mod growth;
 mod output;
 
 use std::io;
@@ -21,6 +22,7 @@ use crate::protocol::{self, Version, pb};
 use connection::{Answered, Ask, Connection};
 use pb::to_keeper::Body;
 
+pub use growth::Growth;
 pub use output::{Follower, Output, Progress};
 
 /// Requests on their way to the connection. More callers than this wait for their place: each
@@ -32,6 +34,7 @@ const ASKS: usize = 256;
 pub struct Keeper {
     asks: mpsc::Sender<Ask>,
     version: Version,
+    growth: Growth,
 }
 
 /// Why a request brought no answer to its question.
@@ -58,6 +61,9 @@ pub struct Welcome {
     pub limits: Enforceable,
     /// Which parts of a sandbox it can put up; none: it is too old to confine anyone.
     pub sandbox: Option<Parts>,
+    /// Servers that it has started, this one among them; 0: it is too old to count them, or starts
+    /// none.
+    pub server_starts: u64,
 }
 
 /// A process that was started.
@@ -169,7 +175,8 @@ impl Keeper {
         let stream = tokio::net::UnixStream::from_std(link)?;
         let (asks, asked) = mpsc::channel(ASKS);
         let (reports, receiver) = mpsc::unbounded_channel();
-        tokio::spawn(Connection::new(stream, asked, reports).run());
+        let growth = Growth::default();
+        tokio::spawn(Connection::new(stream, asked, reports, growth.clone()).run());
         let (version, welcome) = match hello(&asks, protocol::VERSION).await {
             // A keeper of the version before knows no newer one, and is told again.
             Err(KeeperError::Refused(newer @ Refused::Version(_))) => {
@@ -181,7 +188,12 @@ impl Keeper {
             answer => answer,
         }
         .map_err(io::Error::other)?;
-        Ok((Keeper { asks, version }, Reports { receiver }, welcome))
+        Ok((Keeper { asks, version, growth }, Reports { receiver }, welcome))
+    }
+
+    /// How much output there was since this connection began.
+    pub fn growth(&self) -> &Growth {
+        &self.growth
     }
 
     /// Says that clients are about to be let in. From then on the keeper expects beats.

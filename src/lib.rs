@@ -27,6 +27,8 @@ pub mod grpc;
 
 pub mod server;
 
+pub mod metrics;
+
 pub mod config;
 
 pub mod cli;

@@ -9,12 +9,15 @@
 mod acquaintance;
 pub(crate) mod authority;
 mod browsers;
+mod calls;
 mod connections;
 pub mod credentials;
 mod descriptors;
 mod fresh;
+mod measured;
 mod probes;
 mod pulse;
+mod scrapes;
 mod services;
 mod socket;
 mod spare_thread;
@@ -27,6 +30,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use tokio::sync::watch;
+
 use crate::failpoint::{self, Point};
 use crate::grpc::framework::MESSAGE_LIMIT;
 use crate::grpc::info::About;
@@ -36,6 +41,8 @@ use crate::store::{Limits, Loaded, StateDir, Store};
 use crate::supervisor::{FromKeeper, Rules, Stage, Supervisor, Whole, enforceable_limits};
 use connections::Door;
 use credentials::{Access, Credentials};
+use measured::Measured;
+use scrapes::Scrapes;
 use tls::Tls;
 
 /// How long connections may take to end once every process has. With the longest grace of a
@@ -60,12 +67,16 @@ pub struct Options {
     pub rules: Rules,
 }
 
+/// The listening sockets that a server inherits from the keeper.
+pub struct Sockets {
+    /// For clients.
+    pub listeners: Vec<OwnedFd>,
+    /// For who scrapes metrics, if anybody may.
+    pub metrics: Option<OwnedFd>,
+}
+
 /// Serves until the keeper says that it is time to stop, or is gone.
-pub fn run(
-    link: UnixStream,
-    listeners: Vec<OwnedFd>,
-    options: &Options,
-) -> Result<(), Box<dyn Error>> {
+pub fn run(link: UnixStream, sockets: Sockets, options: &Options) -> Result<(), Box<dyn Error>> {
     descriptors::raise_limit();
     descriptors::outlive_file_limit();
     // One thread for everything but the store: what wakes whom never crosses a core.
@@ -85,7 +96,7 @@ pub fn run(
     let served = runtime.block_on(async {
         let watched = opened.0.clone();
         tokio::select! {
-            served = serve(linked, listeners, &options, opened) => served,
+            served = serve(linked, sockets, &options, opened) => served,
             // The keeper starts another, which repairs it.
             () = watched.damaged() => Err("the store is damaged".into()),
         }
@@ -97,10 +108,44 @@ pub fn run(
 
 async fn serve(
     (keeper, reports, welcome): (Keeper, Reports, Welcome),
-    listeners: Vec<OwnedFd>,
+    Sockets { listeners, metrics }: Sockets,
+    options: &Options,
+    opened: (Store, Loaded),
+) -> Result<(), Box<dyn Error>> {
+    let (supervisor, about) = take_over((&keeper, reports, &welcome), options, opened).await?;
+    let stage = supervisor.stage();
+    let credentials = Arc::new(Credentials::new(&options.access));
+    let service = Service::new(supervisor.clone(), about, options.rules.capacity.quotas);
+    let services = services::assemble(service, stage.clone(), credentials).await?;
+    let tls = options.access.tls.as_ref().map(Tls::new);
+    let door = Door::new(listeners, tls)?;
+    let measured = Measured {
+        supervisor: supervisor.clone(),
+        growth: keeper.growth().clone(),
+        calls: services.calls.clone(),
+        server_starts: welcome.server_starts,
+        began: SystemTime::now(),
+    };
+    let scrapes = metrics.map(|socket| Scrapes::new(socket, measured.metrics())).transpose()?;
+    let beating = tokio::spawn(pulse::run(keeper, services.health.clone(), stage.clone()));
+    let ended = async {
+        // Health has turned by then.
+        let _ = beating.await;
+        let drain = end_of(&supervisor).await;
+        services.health.end().await;
+        drain
+    };
+    tokio::join!(door.serve(services.routes, ended), scraped(scrapes, stage.clone()));
+    let reached = *stage.borrow();
+    if reached == Stage::Orphaned { Err("the keeper is gone".into()) } else { Ok(()) }
+}
+
+/// Begins the supervisor with what the keeper holds and the store has; and what is told of it.
+async fn take_over(
+    (keeper, reports, welcome): (&Keeper, Reports, &Welcome),
     options: &Options,
     (store, loaded): (Store, Loaded),
-) -> Result<(), Box<dyn Error>> {
+) -> Result<(Whole, About), Box<dyn Error>> {
     let held = keeper.adopt().await?;
     failpoint::reach(Point::RecoveryAdopted);
     tracing::info!(
@@ -110,7 +155,21 @@ async fn serve(
         adopted = held.len(),
         "serving"
     );
-    let about = About {
+    let about = about(welcome, options, &loaded);
+    let from_keeper = FromKeeper {
+        keeper: keeper.clone(),
+        reports,
+        held,
+        limits: welcome.limits,
+        sandbox: welcome.sandbox,
+    };
+    let (rules, state_dir) = (options.rules.clone(), &options.state_dir);
+    Ok((Supervisor::begin(from_keeper, store, loaded, state_dir, rules).await, about))
+}
+
+/// What the server tells of itself.
+fn about(welcome: &Welcome, options: &Options, loaded: &Loaded) -> About {
+    About {
         instance_id: loaded.instance_id.clone(),
         kill_domain: welcome.kill_domain,
         limits: enforceable_limits(welcome.limits),
@@ -121,33 +180,15 @@ async fn serve(
         max_running: options.rules.capacity.all,
         began: (SystemTime::now(), Instant::now()),
         repaired: loaded.repaired.clone(),
-    };
-    let from_keeper = FromKeeper {
-        keeper: keeper.clone(),
-        reports,
-        held,
-        limits: welcome.limits,
-        sandbox: welcome.sandbox,
-    };
-    let rules = options.rules.clone();
-    let supervisor = Supervisor::begin(from_keeper, store, loaded, &options.state_dir, rules).await;
-    let stage = supervisor.stage();
-    let credentials = Arc::new(Credentials::new(&options.access));
-    let service = Service::new(supervisor.clone(), about, options.rules.capacity.quotas);
-    let services = services::assemble(service, stage.clone(), credentials).await?;
-    let tls = options.access.tls.as_ref().map(Tls::new);
-    let door = Door::new(listeners, tls)?;
-    let beating = tokio::spawn(pulse::run(keeper, services.health.clone(), stage.clone()));
-    let ended = async {
-        // Health has turned by then.
-        let _ = beating.await;
-        let drain = end_of(&supervisor).await;
-        services.health.end().await;
-        drain
-    };
-    door.serve(services.routes, ended).await;
-    let reached = *stage.borrow();
-    if reached == Stage::Orphaned { Err("the keeper is gone".into()) } else { Ok(()) }
+    }
+}
+
+/// Lets metrics be scraped, if anybody may, until all is over.
+async fn scraped(scrapes: Option<Scrapes>, mut stage: watch::Receiver<Stage>) {
+    let over = async { drop(stage.wait_for(|stage| *stage >= Stage::AllOver).await) };
+    if let Some(scrapes) = scrapes {
+        scrapes.serve(over).await;
+    }
 }
 
 /// Waits until connections are to end, and tells how long they may take.

@@ -16,6 +16,7 @@ mod confining;
 mod effects;
 mod errands;
 mod error;
+mod followers;
 mod launch;
 mod limits;
 mod observe;
@@ -42,11 +43,14 @@ use crate::access::{Caller, Grant};
 use crate::events::EventLog;
 use crate::failpoint::{self, Point};
 use crate::keeper_client::{Adopted, Keeper, KeeperError, Reports, Write, Written};
-use crate::process::{self, Enforceable, Refused, Selector, Size, Spec, State};
+use crate::metrics::supervising::Supervising;
+use crate::process::{self, Enforceable, Record, Refused, Selector, Size, Spec, State};
 use crate::store::{Loaded, Store};
+use crate::telemetry::request::{self, RequestId};
 use actor::{Actor, Queue, READERS, now};
 use archives::Archives;
 use confining::Confiner;
+use followers::Followers;
 use launch::Ground;
 use registry::Registry;
 use saving::Saver;
@@ -56,6 +60,7 @@ pub use actor::Stage;
 pub use confining::{Confinement, is_within};
 pub use effects::{Begun, Killed};
 pub use error::{BadField, Error};
+pub use followers::{Follower, Lag};
 pub use limits::enforceable as enforceable_limits;
 pub use observe::{Observer, QuietFrom, Waited, figures, observable};
 pub use queue::{Capacity, Place};
@@ -83,7 +88,7 @@ pub struct Supervisor {
 pub struct Whole(Arc<Parts>);
 
 struct Parts {
-    calls: mpsc::Sender<(Arc<Caller>, Call)>,
+    calls: mpsc::Sender<(Arc<Caller>, Option<RequestId>, Call)>,
     registry: Arc<Registry>,
     events: Arc<EventLog>,
     store: Store,
@@ -94,6 +99,9 @@ struct Parts {
     stage: watch::Receiver<Stage>,
     /// Which limits of whole trees the keeper can enforce.
     limits: Enforceable,
+    metrics: Supervising,
+    /// Who follows output.
+    followers: Followers,
 }
 
 /// What the keeper had to tell when the connection began.
@@ -136,6 +144,41 @@ impl Whole {
     pub fn stage(&self) -> watch::Receiver<Stage> {
         self.0.stage.clone()
     }
+
+    /// What it counts.
+    pub fn metrics(&self) -> &Supervising {
+        &self.0.metrics
+    }
+
+    /// How far behind those are who follow output now.
+    pub fn lag(&self) -> Lag {
+        self.0.followers.lag()
+    }
+
+    /// How many processes are in each state now.
+    pub fn count_states(&self) -> impl Fn(State) -> u64 {
+        let states = self.0.registry.states();
+        move |state| states[state as usize]
+    }
+}
+
+/// Brings together what was recorded, what is held and what is on the disk; what comes of it is to
+/// be done first.
+async fn recover(
+    state: &mut state::State,
+    records: Vec<Record>,
+    held: Vec<Adopted>,
+    ground: &Ground,
+    archives: &Arc<Archives>,
+) -> Queue {
+    let left = Left {
+        outputs: ground.outputs.take_over(&records, &held),
+        saved: archives.take_over(&records, &held).await,
+    };
+    failpoint::reach(Point::RecoverySwept);
+    let queue = Queue::new(state.recover(records, held, left, now()));
+    failpoint::reach(Point::RecoveryReconciled);
+    queue
 }
 
 impl Supervisor {
@@ -156,17 +199,12 @@ impl Supervisor {
         let mut state = state::State::new(keep, capacity, next_birth, next_event);
         state.repaired_at = repaired.map(|repaired| repaired.time);
         let archives = Arc::new(Archives::new(state_dir));
-        let left = Left {
-            outputs: ground.outputs.take_over(&records, &held),
-            saved: archives.take_over(&records, &held).await,
-        };
-        failpoint::reach(Point::RecoverySwept);
-        let queue = Queue::new(state.recover(records, held, left, now()));
-        failpoint::reach(Point::RecoveryReconciled);
+        let queue = recover(&mut state, records, held, &ground, &archives).await;
         let registry = Arc::new(Registry::default());
         let events = Arc::new(EventLog::new(next_event - 1, tail));
         let (calls, receiver) = mpsc::channel(CALLS);
         let (stage, stages) = watch::channel(Stage::Recovering);
+        let metrics = Supervising::default();
         let actor = Actor {
             state,
             keeper: keeper.clone(),
@@ -178,8 +216,10 @@ impl Supervisor {
             readers: Arc::new(Semaphore::new(READERS)),
             archives: Arc::clone(&archives),
             calls: receiver,
+            request: None,
             stage,
             queue,
+            metrics: metrics.clone(),
         };
         tokio::spawn(actor.run());
         let saver = Saver::new(Arc::clone(&registry), Arc::clone(&archives));
@@ -199,6 +239,8 @@ impl Supervisor {
             confiner,
             stage: stages,
             limits,
+            metrics,
+            followers: Followers::default(),
         }))
     }
 
@@ -270,6 +312,11 @@ impl Supervisor {
     /// How far the supervisor is.
     pub fn stage(&self) -> watch::Receiver<Stage> {
         self.parts.stage.clone()
+    }
+
+    /// Somebody follows what is observed, and is counted as long as this is held.
+    pub fn follower_of(&self, observer: &Observer) -> Follower {
+        self.parts.followers.enter(Arc::clone(observer.entry()), observer.next_seq())
     }
 
     /// A place in the transcript of a process.
@@ -383,7 +430,7 @@ impl Supervisor {
         let (reply, answer) = oneshot::channel();
         self.parts
             .calls
-            .send((Arc::clone(&self.caller), call(reply)))
+            .send((Arc::clone(&self.caller), request::current(), call(reply)))
             .await
             .map_err(|_| Error::ShuttingDown)?;
         let answer = answer.await;

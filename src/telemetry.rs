@@ -1,10 +1,24 @@
-//! Logs: to stderr, and never waiting for whoever reads it.
+//! Logs: to stderr, and never waiting for whoever reads it. Which call a line is about is said by
+//! `request`.
+
+pub mod request;
+
+pub mod file;
+
+mod line;
 
 use std::borrow::Cow;
+use std::fmt;
 use std::io::{self, Write};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use tracing::{Event, Subscriber};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::{Format as Formatter, Writer};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
+
+use request::RequestId;
 
 /// A pipe that is ready takes this much at once.
 const AT_ONCE: usize = 4096;
@@ -33,17 +47,47 @@ pub fn init(format: Format) {
     let terminal = io::IsTerminal::is_terminal(&io::stderr());
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Unblocked);
     let _ = match format {
-        Format::Json => logs.json().flatten_event(true).try_init(),
+        Format::Json => {
+            let lines = Formatter::default().json().flatten_event(true);
+            logs.json().event_format(Named { lines, format }).try_init()
+        }
         Format::Text => {
-            let colours = terminal && std::env::var_os("NO_COLOR").is_none();
-            logs.with_ansi(colours).try_init()
+            let colours = terminal && colours_are_welcome();
+            let lines = Formatter::default().with_ansi(colours);
+            logs.with_ansi(colours).event_format(Named { lines, format }).try_init()
         }
     };
 }
 
-/// Says one line, without waiting either.
-pub fn say(line: &str) {
-    let _ = Unblocked.write(line.as_bytes());
+/// Whether terminals may be shown colours: <https://no-color.org>.
+pub fn colours_are_welcome() -> bool {
+    std::env::var_os("NO_COLOR").is_none_or(|no| no.is_empty())
+}
+
+/// Lines that end with the call that they are about, if they are about one.
+struct Named<F> {
+    lines: F,
+    format: Format,
+}
+
+impl<S, N, F> FormatEvent<S, N> for Named<F>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+    F: FormatEvent<S, N>,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let mut line = String::new();
+        self.lines.format_event(context, Writer::new(&mut line), event)?;
+        let request = request::current();
+        let request = request.as_ref().map(RequestId::as_str);
+        writer.write_str(&line::fitting(&line, self.format, request, AT_ONCE))
+    }
 }
 
 /// Stderr, if it takes a line right now. A reader that does not keep up loses lines; the
@@ -53,6 +97,7 @@ struct Unblocked;
 
 impl Write for Unblocked {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        file::tend();
         let stderr = rustix::stdio::stderr();
         let mut fds = [PollFd::new(&stderr, PollFlags::OUT)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };

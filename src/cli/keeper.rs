@@ -16,7 +16,7 @@ pub(super) struct Keeper {
 
 impl Keeper {
     pub(super) fn run(self) -> Result<(), Box<dyn Error>> {
-        let ground = Ground::take()?;
+        let ground = Ground::take(&mut [])?;
         let listening = listen_at(&self.control, Reach::Owner);
         let (socket, _file) =
             listening.map_err(|error| format!("{}: {error}", self.control.display()))?;

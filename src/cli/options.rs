@@ -62,12 +62,15 @@ pub(super) struct Options {
     /// How logs are written.
     #[arg(long, value_name = "FORMAT", env = "PROCYARD_LOG_FORMAT", default_value = "text")]
     pub(super) log_format: Format,
+    /// A file for the log instead of stderr. When it has 8 MiB it becomes PATH.1, and begins anew.
+    #[arg(long, value_name = "PATH", env = "PROCYARD_LOG_FILE")]
+    pub(super) log_file: Option<PathBuf>,
 }
 
 impl Options {
     /// Where records and events are kept.
     pub(super) fn state_dir(&self) -> PathBuf {
-        self.state_dir.clone().unwrap_or_else(usual_state_dir)
+        self.state_dir.clone().unwrap_or_else(state_dir_here)
     }
 
     /// Follows the links of all directories, once and for all: whoever changes them later changes
@@ -144,6 +147,7 @@ impl Options {
             cwd,
             no_new_privileges,
             log_format,
+            log_file,
         } = self;
         let numbers = [
             ("--keep-finished", keep_finished.to_string()),
@@ -160,7 +164,8 @@ impl Options {
         args.extend(access.to_args());
         args.extend(numbers.flat_map(|(name, value)| [name.into(), value.into()]));
         let roots = root.iter().map(|root| ("--root", root));
-        let paths = roots.chain(cwd.iter().map(|cwd| ("--cwd", cwd)));
+        let log_file = log_file.iter().map(|path| ("--log-file", path));
+        let paths = roots.chain(cwd.iter().map(|cwd| ("--cwd", cwd))).chain(log_file);
         args.extend(paths.flat_map(|(name, path)| [name.into(), path.clone().into_os_string()]));
         args.extend(no_new_privileges.then(|| "--no-new-privileges".into()));
         args
@@ -180,8 +185,14 @@ fn queue(text: &str) -> Result<(String, usize), String> {
     Ok((name.to_owned(), at_least_one(size)?))
 }
 
-/// Where records and events are kept unless something else is asked for.
-pub(super) fn usual_state_dir() -> PathBuf {
+/// The state directory that is meant here, unless an option says otherwise: that of the
+/// environment, or else the usual one. All commands take the same, so that they meet.
+pub(super) fn state_dir_here() -> PathBuf {
+    let chosen = std::env::var_os("PROCYARD_STATE_DIR").filter(|path| !path.is_empty());
+    chosen.map_or_else(usual_state_dir, PathBuf::from)
+}
+
+fn usual_state_dir() -> PathBuf {
     let uid = rustix::process::getuid();
     if uid.is_root() {
         return "/var/lib/procyard".into();

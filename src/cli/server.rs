@@ -13,6 +13,9 @@ pub(super) struct Server {
     /// How many listening sockets follow the link, from descriptor 4 on.
     #[arg(long, default_value_t = 0)]
     listeners: i32,
+    /// One more follows them, for metrics.
+    #[arg(long)]
+    metrics: bool,
     #[command(flatten)]
     pub(super) options: Options,
 }
@@ -31,9 +34,12 @@ impl Server {
         let missing = "this command is started by `procyard serve`, with its sockets";
         let link = UnixStream::from(inherited(3).ok_or(missing)?);
         let listeners: Option<Vec<OwnedFd>> = (4..4 + self.listeners).map(inherited).collect();
+        let metrics =
+            if self.metrics { Some(inherited(4 + self.listeners).ok_or(missing)?) } else { None };
+        let sockets = server::Sockets { listeners: listeners.ok_or(missing)?, metrics };
         // As long as this is open the keeper waits to hear why.
         let heard = link.try_clone()?;
-        let served = server::run(link, listeners.ok_or(missing)?, &self.options.for_server());
+        let served = server::run(link, sockets, &self.options.for_server());
         if let Err(error) = &served {
             tracing::error!(%error, "the server cannot go on");
         }

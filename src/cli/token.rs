@@ -4,13 +4,14 @@ use std::error::Error;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use super::options::usual_state_dir;
+use super::options::state_dir_here;
+use super::print;
 use crate::access::{BadGrant, Grant, Pattern};
 use crate::server::credentials::token_file;
 
 /// Makes tokens, and takes them back. A running `serve` knows at once.
 #[derive(clap::Args)]
-#[command(after_help = "Example:
+#[command(after_help = "Examples:
   procyard token new ci --owner ci --token-file /etc/procyard/tokens > ci.token
   procyard serve --listen tcp://127.0.0.1:7450 --token-file /etc/procyard/tokens
   grpcurl -plaintext -H \"authorization: Bearer $(cat ci.token)\" 127.0.0.1:7450 list")]
@@ -68,7 +69,7 @@ struct Place {
 
 impl Place {
     fn file(self) -> PathBuf {
-        let usual = || token_file::usual(&self.state_dir.unwrap_or_else(usual_state_dir));
+        let usual = || token_file::usual(&self.state_dir.unwrap_or_else(state_dir_here));
         self.token_file.unwrap_or_else(usual)
     }
 }
@@ -93,8 +94,7 @@ impl Token {
                 let token = token_file::add(&file, &name, &grant)?;
                 writeln!(io::stdout(), "{token}")?;
                 let file = file.display();
-                let said = format!("{name} may act as {grant} wherever {file} is the token file\n");
-                crate::telemetry::say(&said);
+                print::tell(format!("{name} may act as {grant} wherever {file} is the token file"));
             }
             Action::List(place) => {
                 for (name, grant) in token_file::list(&place.file())? {
@@ -104,12 +104,11 @@ impl Token {
             Action::Revoke { name, place } => {
                 let file = place.file();
                 token_file::revoke(&file, &name)?;
-                let said = format!(
+                print::tell(format!(
                     "{name} is not known any more wherever {} is the token file; its streams \
-                     end within seconds, and calls under way are answered\n",
+                     end within seconds, and calls under way are answered",
                     file.display()
-                );
-                crate::telemetry::say(&said);
+                ));
             }
         }
         Ok(())

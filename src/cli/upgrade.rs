@@ -7,11 +7,10 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::Signal;
 
-use super::options::usual_state_dir;
+use super::local::{Keeper, Place};
 use crate::keeper::answer_path;
-use crate::store::StateDir;
 
 /// How long the keeper may take to tell: the new server has 10 s to say who it is and 10 s to
 /// serve, and the old one takes a moment to end.
@@ -21,26 +20,21 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// Replaces the server of a running `serve` by the version that is now on disk. Processes run on.
 #[derive(clap::Args)]
+#[command(after_help = "Examples:
+  procyard upgrade
+  procyard upgrade --state-dir /var/lib/procyard")]
 pub(super) struct Upgrade {
-    /// The state directory of that `serve`. The default is the same as there.
-    #[arg(long, value_name = "PATH", env = "PROCYARD_STATE_DIR")]
-    state_dir: Option<PathBuf>,
+    #[command(flatten)]
+    place: Place,
 }
 
 impl Upgrade {
     pub(super) fn run(self) -> Result<(), Box<dyn Error>> {
-        let state_dir = self.state_dir.unwrap_or_else(usual_state_dir);
-        let nobody = || format!("no procyard serves with {}", state_dir.display());
-        let keeper = StateDir::keeper(&state_dir)?.ok_or_else(nobody)?;
-        let pid = i32::try_from(keeper).ok().and_then(Pid::from_raw).ok_or_else(nobody)?;
-        let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
-        // The descriptor pins whoever has the pid now; only then is it known to be the keeper.
-        if StateDir::keeper(&state_dir)? != Some(keeper) {
-            return Err(nobody().into());
-        }
+        let state_dir = self.place.state_dir();
+        let keeper = Keeper::find(&state_dir)?;
         let answer = Answer::new(&state_dir)?;
-        pidfd_send_signal(&pidfd, Signal::HUP)?;
-        let line = answer.wait(|| StateDir::keeper(&state_dir).is_ok_and(|now| now.is_some()))?;
+        keeper.signal(Signal::HUP)?;
+        let line = answer.wait(|| keeper.ends_within(Duration::ZERO).is_ok_and(|ended| !ended))?;
         if line.starts_with("upgraded") {
             writeln!(io::stdout(), "{line}")?;
             return Ok(());

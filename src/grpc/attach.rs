@@ -104,7 +104,7 @@ async fn begin_with(
         next_seq: since.max(observer.figures().first_seq),
     };
     let everything = LiveView::begin(&observer, View::default(), AnyOf::default()).await?;
-    let following = Following::new(observer, everything, heartbeat, secrets);
+    let following = Following::new(&supervisor, observer, everything, heartbeat);
     let obeying = Some(Obeying(tokio::spawn(obedient.obey_all(messages))));
     let stay = Stay::attached(&supervisor, &id);
     Ok((attached, Attachment { following, obeying, over: false, _stay: stay }))

@@ -17,7 +17,7 @@ use super::pb::follow_response::Message;
 use super::to_proto::Secrets;
 use super::{pb, to_proto};
 use crate::access::Does;
-use crate::supervisor::{Error, LiveView, Observer, Sight, Supervisor};
+use crate::supervisor::{Error, Follower, LiveView, Observer, Sight, Supervisor};
 
 /// Bytes that are read from the ring in one go: what a stopped follower holds.
 const BATCH: usize = 64 << 10;
@@ -25,6 +25,8 @@ const BATCH: usize = 64 << 10;
 /// Where a follower is, or someone who is attached.
 pub(super) struct Following {
     observer: Observer,
+    /// Where it is, for the metrics.
+    follower: Follower,
     view: LiveView,
     heartbeat: Duration,
     secrets: Secrets,
@@ -51,7 +53,7 @@ pub(super) async fn follow(
         supervisor.acknowledge(&entry, seq).await?;
     }
     let view = LiveView::begin(&observer, view, streams).await?;
-    let following = Following::new(observer, view, heartbeat, Secrets::of(supervisor.caller()));
+    let following = Following::new(supervisor, observer, view, heartbeat);
     Ok(stream::unfold(following, |mut following| async {
         let next = following.next().await?;
         let answer = next.map(|message| pb::FollowResponse { message: Some(message) });
@@ -61,12 +63,14 @@ pub(super) async fn follow(
 
 impl Following {
     pub(super) fn new(
+        supervisor: &Supervisor,
         observer: Observer,
         view: LiveView,
         heartbeat: Duration,
-        secrets: Secrets,
     ) -> Following {
+        let secrets = Secrets::of(supervisor.caller());
         Following {
+            follower: supervisor.follower_of(&observer),
             observer,
             view,
             heartbeat,
@@ -88,6 +92,11 @@ impl Following {
         self.over =
             !matches!(next, Ok(Message::Chunk(_) | Message::Gap(_) | Message::Heartbeat(_)));
         self.heartbeat_at = Instant::now() + self.heartbeat;
+        self.follower.reached(match self.sights.front() {
+            Some(Sight::Chunk(chunk)) => chunk.seq,
+            Some(Sight::Gap(gap)) => gap.from_seq,
+            None => self.observer.next_seq(),
+        });
         Some(next)
     }
 

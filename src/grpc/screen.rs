@@ -16,7 +16,7 @@ pub(super) async fn screen(
     let ScreenOrder { id } = order;
     let entry = supervisor.find(&id)?;
     let (picture, next_seq) = supervisor.screen(&entry).await?;
-    let Picture { rows, cursor, cursor_visible, alternate, title, ansi, size } = picture;
+    let Picture { rows, cursor, cursor_visible, alternate, title, ansi, modes, size } = picture;
     let Size { rows: height, cols } = size;
     // A screen as large as can be is within what clients take; its colours may not be.
     let ansi = if ansi.len() > MOST_ANSI { String::new() } else { ansi };
@@ -30,5 +30,6 @@ pub(super) async fn screen(
         size: Some(pb::TerminalSize { rows: height.into(), cols: cols.into() }),
         cursor_visible,
         next_seq,
+        modes: modes.into(),
     })
 }

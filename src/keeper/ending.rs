@@ -168,6 +168,9 @@ impl Keeper {
             return;
         }
         self.abandon_upgrade();
+        if let Some(notify) = self.notify() {
+            notify.stopping();
+        }
         let now = Instant::now();
         match (&mut self.stop, &mut self.link) {
             (None, Some(link)) => {

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use super::spawn::{COOKIE, OUTPUT};
 use super::tree::{self, Member};
+use crate::process::Descendant;
 use crate::store::StateDir;
 
 /// How long they are looked for again: who forks while others are killed is found in the end.
@@ -86,9 +87,13 @@ fn end_processes(state_dir: &Path) {
         if left.is_empty() {
             return;
         }
-        for member in left.iter().filter(|member| tree::signal(member, libc::SIGKILL)) {
-            let found = member.describe();
-            tracing::warn!(pid = found.pid, command = found.command, "left running: killed");
+        for member in &left {
+            // While it has an environment.
+            let process = tree::cookie(member.pid);
+            if tree::signal(member, libc::SIGKILL) {
+                let Descendant { pid, command } = member.describe();
+                tracing::warn!(process, pid, command, "left running: killed");
+            }
         }
         std::thread::sleep(PAUSE);
     }

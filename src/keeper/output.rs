@@ -42,7 +42,7 @@ pub(super) enum Pumped {
     /// The ring takes no more until chunks are acknowledged.
     NoRoom,
     /// The machine has no memory or no descriptor for it now.
-    Trouble,
+    Trouble(Errno),
 }
 
 /// Where output goes: a ring that is made when the first byte comes, since most processes that
@@ -128,8 +128,7 @@ impl Output {
         let ring = match sink.ring() {
             Ok(ring) => ring,
             Err(error) => {
-                tracing::debug!(%error, "no ring can be made: output waits");
-                return Pumped::Trouble;
+                return Pumped::Trouble(Errno::from_io_error(&error).unwrap_or(Errno::NOMEM));
             }
         };
         let fd = &self.fd;
@@ -150,7 +149,7 @@ impl Output {
             }
             Err(Unappended::Full) => Pumped::NoRoom,
             Err(Unappended::Fill(Errno::AGAIN)) => Pumped::Empty,
-            Err(Unappended::Fill(_)) => Pumped::Trouble,
+            Err(Unappended::Fill(errno)) => Pumped::Trouble(errno),
         }
     }
 

@@ -87,6 +87,7 @@ impl Keeper {
             kill_domain: pb::KillDomain::from(self.kill_domain()).into(),
             limits: version.confines().then(|| self.controllers.enforceable().into()),
             sandbox: version.confines().then(|| self.sandbox.into()),
+            server_starts: self.source.starts(),
         })
     }
 

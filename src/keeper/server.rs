@@ -13,6 +13,7 @@ use rustix::net::SocketFlags;
 
 use super::binary::Edition;
 use super::link::Link;
+use super::notify::Notify;
 use super::poller::{EventFlags, Token};
 use super::pulse::Verdict;
 use super::spawn::Spawner;
@@ -47,6 +48,10 @@ pub(super) struct Started {
     serves: bool,
     /// The one before died young after it had served, and was replaced at once.
     indulged: bool,
+    /// Who is told what becomes of it all.
+    pub(super) notify: Notify,
+    /// How many there were, this one among them. Told to each, and for nothing else.
+    starts: u64,
 }
 
 impl Started {
@@ -56,11 +61,24 @@ impl Started {
         launch: Box<Launch>,
         listeners: Vec<OwnedFd>,
         state_dir: PathBuf,
+        notify: Notify,
     ) -> io::Result<Started> {
         let edition = Edition::own(&launch)?;
         let (since, delay) = (Instant::now(), Duration::ZERO);
-        let (pid, serves, indulged) = (None, false, false);
-        Ok(Started { launch, state_dir, edition, listeners, pid, since, delay, serves, indulged })
+        let (pid, serves, indulged, starts) = (None, false, false, 0);
+        Ok(Started {
+            launch,
+            state_dir,
+            edition,
+            listeners,
+            pid,
+            since,
+            delay,
+            serves,
+            indulged,
+            notify,
+            starts,
+        })
     }
 
     pub(super) fn pid(&self) -> Option<i32> {
@@ -81,6 +99,7 @@ impl Started {
     fn try_start(&mut self, spawner: &mut Spawner) -> io::Result<OwnedFd> {
         let (pid, link) = self.spawn(&self.edition, spawner)?;
         self.pid = Some(pid);
+        self.starts += 1;
         tracing::info!(pid, "server started");
         Ok(link)
     }
@@ -104,6 +123,7 @@ impl Started {
     pub(super) fn go_on_with(&mut self, edition: Edition, pid: i32) -> Edition {
         (self.pid, self.since, self.delay) = (Some(pid), Instant::now(), Duration::ZERO);
         (self.serves, self.indulged) = (false, false);
+        self.starts += 1;
         std::mem::replace(&mut self.edition, edition)
     }
 
@@ -115,6 +135,7 @@ impl Started {
     /// It lets clients in.
     fn serves(&mut self) {
         self.serves = true;
+        self.notify.ready();
     }
 
     /// It has ended and was reaped.
@@ -136,6 +157,14 @@ impl Started {
 }
 
 impl Source {
+    /// How many servers were started, the present one among them.
+    pub(super) fn starts(&self) -> u64 {
+        match self {
+            Source::Started(started) => started.starts,
+            Source::Control(_) => 0,
+        }
+    }
+
     /// Connects to the next server that waits, if servers come by themselves.
     pub(super) fn accept(&self) -> Option<OwnedFd> {
         let Source::Control(listener) = self else { return None };
@@ -234,6 +263,9 @@ impl Keeper {
 
     /// Starts the server if there is none, and it is time.
     pub(super) fn tend_server(&mut self) {
+        if let Some(notify) = self.notify() {
+            notify.flush();
+        }
         if !self.server_due(Instant::now()).is_some_and(|due| due.is_zero()) {
             return;
         }
@@ -244,6 +276,14 @@ impl Keeper {
                 self.connect(socket);
             }
             Err(error) => tracing::error!(%error, "the server cannot be started"),
+        }
+    }
+
+    /// Who is told what becomes of the supervisor.
+    pub(super) fn notify(&mut self) -> Option<&mut Notify> {
+        match &mut self.source {
+            Source::Started(started) => Some(&mut started.notify),
+            Source::Control(_) => None,
         }
     }
 
@@ -265,7 +305,8 @@ mod tests {
     #[test]
     fn one_that_served_is_replaced_at_once_and_young_deaths_in_a_row_are_not() {
         let launch = Box::new(Launch::new("server", ["/bin/true"]));
-        let mut started = Started::new(launch, Vec::new(), PathBuf::new()).unwrap();
+        let mut started =
+            Started::new(launch, Vec::new(), PathBuf::new(), Notify::default()).unwrap();
         let mut now = started.since;
         let mut dies = |served: bool, age: Duration| {
             if served {

@@ -221,7 +221,7 @@ pub(super) fn numbers(directory: &str) -> impl Iterator<Item = i32> + use<> {
 }
 
 /// The value of `PROCYARD_ID` in the environment that a process began with.
-fn cookie(pid: i32) -> Option<String> {
+pub(super) fn cookie(pid: i32) -> Option<String> {
     let value = variable(pid, COOKIE)?;
     Some(String::from_utf8_lossy(&value).into_owned())
 }

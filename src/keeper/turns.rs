@@ -164,7 +164,10 @@ impl Keeper {
             Pumped::Empty => return,
             Pumped::Bytes(_) | Pumped::Ended => {}
             Pumped::NoRoom => self.pause(key, output, false),
-            Pumped::Trouble => self.pause(key, output, true),
+            Pumped::Trouble(error) => {
+                tracing::debug!(process = &*held.id, %error, "what it prints waits");
+                self.pause(key, output, true);
+            }
         }
         self.held.has_news(key);
     }

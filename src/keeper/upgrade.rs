@@ -192,6 +192,7 @@ impl Keeper {
         let edition = Edition::on_disk(&started.launch)?;
         let (pid, socket) = started.spawn(&edition, &mut self.spawner)?;
         self.held.candidate = Some(pid);
+        started.notify.reloading();
         let watched = self.poller.add(&socket, Token::Candidate, EventFlags::IN);
         let candidate = Candidate { edition, link: Link::new(socket), hello: 0 };
         let from = self.link.as_ref().map(|link| link.release.clone());
@@ -354,6 +355,9 @@ impl Keeper {
             unsafe { libc::kill(candidate, libc::SIGKILL) };
         }
         let to = self.link.as_ref().map(|link| link.release.clone()).unwrap_or_default();
+        if let Some(notify) = self.notify() {
+            notify.ready();
+        }
         self.tell_asker(upgrade.asker, outcome, &change(&upgrade.from, &to));
         if upgrade.stop_asked && self.stop.is_none() {
             self.ask_to_stop();

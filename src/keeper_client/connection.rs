@@ -14,6 +14,7 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::growth::{Counted, Growth};
 use super::{Adopted, Output, Progress, Report, Spawned, Welcome, Written};
 use crate::failpoint::{self, Point};
 use crate::process::{Descendant, InputState, Refused};
@@ -89,9 +90,26 @@ pub(super) struct Connection {
     fds: VecDeque<OwnedFd>,
     last_request: u64,
     pending: HashMap<u64, Pending>,
-    outputs: HashMap<u64, watch::Sender<Progress>>,
+    outputs: HashMap<u64, Known>,
+    growth: Growth,
     /// What an adoption under way has brought so far.
     adopted: Vec<Adopted>,
+}
+
+/// What is known of a process.
+struct Known {
+    progress: watch::Sender<Progress>,
+    /// How much of its ring was counted; none: it is not known yet whose ring it goes on with.
+    counted: Option<Counted>,
+}
+
+impl Known {
+    /// Counts what it has printed since the last time.
+    fn count(&mut self, growth: &Growth) {
+        if let (Some(ring), Some(counted)) = (&self.progress.borrow().ring, &mut self.counted) {
+            growth.count(ring, counted);
+        }
+    }
 }
 
 impl Connection {
@@ -99,6 +117,7 @@ impl Connection {
         stream: UnixStream,
         asks: mpsc::Receiver<Ask>,
         reports: mpsc::UnboundedSender<Report>,
+        growth: Growth,
     ) -> Connection {
         Connection {
             stream,
@@ -110,6 +129,7 @@ impl Connection {
             last_request: 0,
             pending: HashMap::new(),
             outputs: HashMap::new(),
+            growth,
             adopted: Vec::new(),
         }
     }
@@ -211,25 +231,31 @@ impl Connection {
                 pid: welcome.pid,
                 limits: welcome.limits.unwrap_or_default().into(),
                 sandbox: welcome.sandbox.map(Into::into),
+                server_starts: welcome.server_starts,
             })),
             Some(Answer::Adopted(pb::Adopted {})) => {
                 Ok(Answered::Adopted(std::mem::take(&mut self.adopted)))
             }
             Some(Answer::Spawned(pb::Spawned { key, pid, start_time, existed, continued })) => {
                 let continued = Some(continued).filter(|earlier| *earlier != 0);
-                continued.map(|earlier| self.outputs.remove(&earlier));
+                let earlier = continued.and_then(|earlier| self.outputs.remove(&earlier));
                 let open = matches!(pending.then, Then::Begins { open: true });
                 let input = InputState { open, ..InputState::default() };
                 let progress = Progress { input, ..Progress::default() };
                 let output = self.output_of(key, progress);
+                if let Some(known) = self.outputs.get_mut(&key) {
+                    let before = earlier.and_then(|earlier| earlier.counted);
+                    known.counted.get_or_insert(before.unwrap_or_default());
+                    known.count(&self.growth);
+                }
                 Ok(Answered::Spawned(Spawned { key, pid, start_time, existed, continued, output }))
             }
             Some(Answer::Written(pb::Written { input, added })) => {
                 let input = input.unwrap_or_default().into();
                 if let Then::Writes(key) = pending.then
-                    && let Some(progress) = self.outputs.get(&key)
+                    && let Some(known) = self.outputs.get(&key)
                 {
-                    progress.send_modify(|progress| progress.input = input);
+                    known.progress.send_modify(|progress| progress.input = input);
                 }
                 Ok(Answered::Written(Written { input, added }))
             }
@@ -256,8 +282,11 @@ impl Connection {
 
     /// The same, of a process that is this far unless something was reported of it already.
     fn output_of(&mut self, key: u64, progress: Progress) -> Output {
-        let sender = self.outputs.entry(key).or_insert_with(|| watch::Sender::new(progress));
-        Output::new(sender.subscribe())
+        let known = self
+            .outputs
+            .entry(key)
+            .or_insert_with(|| Known { progress: watch::Sender::new(progress), counted: None });
+        Output::new(known.progress.subscribe())
     }
 
     fn report(&mut self, report: pb::Report) -> io::Result<()> {
@@ -267,8 +296,8 @@ impl Connection {
             exit.map(crate::process::Exit::try_from).transpose().map_err(io::Error::other)?;
         let output = self.output(key);
         let news_of_drain = drained && !output.progress().drained;
-        if let Some(progress) = self.outputs.get(&key) {
-            progress.send_modify(|progress| {
+        if let Some(known) = self.outputs.get_mut(&key) {
+            known.progress.send_modify(|progress| {
                 progress.ring = ring.or(progress.ring.take());
                 progress.next_seq = next_seq;
                 progress.input = input.unwrap_or_default().into();
@@ -278,6 +307,13 @@ impl Connection {
                 }
                 progress.drained = drained;
             });
+            if held.is_some() && known.counted.is_none() {
+                // An earlier server has counted it.
+                let ring = known.progress.borrow().ring.clone();
+                known.counted =
+                    Some(ring.map_or_else(Counted::default, |ring| Counted::all_of(&ring)));
+            }
+            known.count(&self.growth);
         }
         if let Some(held) = held {
             let pb::Held { id, run, pid, start_time, rows, cols } = held;

@@ -33,10 +33,10 @@ const MOST_CONNECTIONS: u64 = 4096;
 const STAY: Duration = Duration::from_secs(60);
 
 /// How long nothing is accepted after the kernel could not give a descriptor or memory.
-const PAUSE: Duration = Duration::from_millis(250);
+pub(super) const PAUSE: Duration = Duration::from_millis(250);
 
 /// How long calls may take to notice that their connection is gone.
-const LAST_MOMENT: Duration = Duration::from_secs(1);
+pub(super) const LAST_MOMENT: Duration = Duration::from_secs(1);
 
 /// The listening sockets, ready to accept.
 #[derive(Debug)]
@@ -54,8 +54,9 @@ struct Rooms {
     tcp: Arc<Semaphore>,
 }
 
+/// A listening socket.
 #[derive(Debug)]
-enum Listener {
+pub(super) enum Listener {
     Unix(UnixListener),
     Tcp(TcpListener),
 }
@@ -125,7 +126,8 @@ async fn room_for_one(room: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
 }
 
 impl Listener {
-    fn new(socket: OwnedFd) -> io::Result<Listener> {
+    /// To be called on a tokio runtime.
+    pub(super) fn new(socket: OwnedFd) -> io::Result<Listener> {
         rustix::io::ioctl_fionbio(&socket, true)?;
         match rustix::net::getsockname(&socket)?.address_family() {
             AddressFamily::UNIX => {

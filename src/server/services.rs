@@ -1,7 +1,8 @@
 //! What is served: the process service, with health, reflection and gRPC-Web beside it.
 //!
 //! Owns which services stand on the port and what wraps them all. Outermost is gRPC-Web, so that
-//! whatever is inside sees gRPC only and its errors reach both kinds of clients.
+//! whatever is inside sees gRPC only and its errors reach both kinds of clients; then come the names
+//! and numbers of calls, so that whoever is refused further in has them, too.
 
 use std::sync::Arc;
 
@@ -15,6 +16,7 @@ use tonic_web::{GrpcWebLayer, GrpcWebService};
 use tower::Layer;
 
 use super::browsers::NoForeignPages;
+use super::calls::{Calls, Counted};
 use super::credentials::{Credentials, Gate};
 use super::probes::Probes;
 use crate::grpc::framework::{Explained, MESSAGE_LIMIT};
@@ -25,8 +27,18 @@ use crate::supervisor::{Error, Stage};
 /// The largest request for health: it is the name of a service.
 const PROBE_LIMIT: usize = 4 << 10;
 
+/// What is served, as reflection and the metrics know it.
+const FILES: [&[u8]; 5] = [
+    pb::FILE_DESCRIPTORS,
+    // The details of errors, so that tools can show them.
+    tonic_types::pb::FILE_DESCRIPTOR_SET,
+    tonic_health::pb::FILE_DESCRIPTOR_SET,
+    tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
+    tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
+];
+
 /// All services behind one door.
-pub(super) type HttpService = GrpcWebService<NoForeignPages<Gate<Explained<Routes>>>>;
+pub(super) type HttpService = GrpcWebService<Counted<NoForeignPages<Gate<Explained<Routes>>>>>;
 
 /// What is served, and the handle on what health says of it.
 #[derive(Debug)]
@@ -35,6 +47,8 @@ pub(super) struct Services {
     pub routes: HttpService,
     /// What health says.
     pub health: Health,
+    /// How many calls there were.
+    pub calls: Calls,
 }
 
 /// Puts together all that is served. Health says SERVING from the start: there is no door yet that
@@ -68,25 +82,16 @@ pub(super) async fn standard(
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?)
         .prepare();
-    let routes =
-        GrpcWebLayer::new().layer(NoForeignPages(Gate::new(Explained(routes), credentials)));
-    Ok(Services { routes, health: Health(reporter) })
+    let calls = Calls::new(&FILES);
+    let guarded = NoForeignPages(Gate::new(Explained(routes), credentials));
+    let routes = GrpcWebLayer::new().layer(Counted::new(guarded, calls.clone()));
+    Ok(Services { routes, health: Health(reporter), calls })
 }
 
 /// Reflection in both versions tells of everything, also of both versions.
 fn reflection() -> Reflection<'static> {
-    [
-        pb::FILE_DESCRIPTORS,
-        // The details of errors, so that tools can show them.
-        tonic_types::pb::FILE_DESCRIPTOR_SET,
-        tonic_health::pb::FILE_DESCRIPTOR_SET,
-        tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
-        tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
-    ]
-    .into_iter()
-    .fold(Reflection::configure().include_reflection_service(false), |reflection, files| {
-        reflection.register_encoded_file_descriptor_set(files)
-    })
+    let empty = Reflection::configure().include_reflection_service(false);
+    FILES.into_iter().fold(empty, Reflection::register_encoded_file_descriptor_set)
 }
 
 /// What the health service says.

@@ -39,6 +39,15 @@ pub struct StateDir {
 }
 
 impl StateDir {
+    /// Makes the directory if it is missing and takes from others what they may not do there.
+    /// Returns where it is.
+    pub fn prepare(path: &Path) -> Result<PathBuf, StoreError> {
+        make(path)?;
+        let path = fs::canonicalize(path).map_err(cannot("find", path))?;
+        narrow(&path)?;
+        Ok(path)
+    }
+
     /// Makes the directory if it is missing and locks it for a server. Blocks for up to two
     /// seconds.
     pub fn lock(path: &Path) -> Result<StateDir, StoreError> {
@@ -81,9 +90,7 @@ impl StateDir {
         name: &str,
         patience: Duration,
     ) -> Result<StateDir, StoreError> {
-        make(path)?;
-        let path = fs::canonicalize(path).map_err(cannot("find", path))?;
-        narrow(&path)?;
+        let path = StateDir::prepare(path)?;
         let name = path.join(name);
         let mut file = lock_file(&name)?;
         let mut read_only = true;

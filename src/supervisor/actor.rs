@@ -20,7 +20,9 @@ use crate::access::Caller;
 use crate::events::EventLog;
 use crate::failpoint::{self, Point};
 use crate::keeper_client::{Keeper, Report, Reports};
+use crate::metrics::supervising::Supervising;
 use crate::store::{Commit, Store, StoreError};
+use crate::telemetry::request::{RequestId, within};
 
 /// Inputs that are taken in one go at most, before what follows from them is committed.
 const MOST_AT_ONCE: usize = 256;
@@ -55,9 +57,13 @@ pub(super) struct Actor {
     /// Bounds how many structured outputs are read at a time, and so the memory that this takes.
     pub(super) readers: Arc<Semaphore>,
     pub(super) archives: Arc<Archives>,
-    pub(super) calls: mpsc::Receiver<(Arc<Caller>, Call)>,
+    pub(super) calls: mpsc::Receiver<(Arc<Caller>, Option<RequestId>, Call)>,
+    /// Of the call that was taken last, until it is applied: for the log alone.
+    pub(super) request: Option<RequestId>,
     pub(super) stage: watch::Sender<Stage>,
     pub(super) queue: Queue,
+    /// Told of what is done, and never asked.
+    pub(super) metrics: Supervising,
 }
 
 /// How far the supervisor is.
@@ -97,7 +103,9 @@ pub(super) struct Queue {
     retry_at: Option<Instant>,
     /// How often it has failed in a row.
     failures: u64,
-    /// When the commit under way takes long.
+    /// When the commit under way began.
+    began: Option<Instant>,
+    /// When it takes long.
     slow_at: Option<Instant>,
     /// It does.
     slow: bool,
@@ -121,6 +129,7 @@ impl Queue {
             committing: None,
             retry_at: None,
             failures: 0,
+            began: None,
             slow_at: None,
             slow: false,
             patient_until: None,
@@ -185,7 +194,10 @@ impl Actor {
             },
             Some(answer) = self.queue.answers.1.recv() => Woken::Input(answer),
             call = self.calls.recv() => match call {
-                Some((caller, call)) => Woken::Input(Input::Call(caller, call)),
+                Some((caller, request, call)) => {
+                    self.request = request;
+                    Woken::Input(Input::Call(caller, call))
+                }
                 None => Woken::NobodyLeft,
             },
             () = tokio::time::sleep_until(at(wake_at)), if wake_at.is_some() => Woken::Due,
@@ -222,7 +234,8 @@ impl Actor {
             }
             next = self.state.overtaken(&input);
             if let Some(input) = self.read_output(input) {
-                let effects = self.state.apply(input, now());
+                let request = self.request.take();
+                let effects = within(request.as_ref(), || self.state.apply(input, now()));
                 self.gather(effects);
             }
             taken += 1;
@@ -242,8 +255,11 @@ impl Actor {
     fn ready(&mut self) -> Option<Input> {
         let report = self.reports.try_next().map(Input::Report);
         let answer = report.or_else(|| self.queue.answers.1.try_recv().ok());
-        let call = |(caller, call)| Input::Call(caller, call);
-        answer.or_else(|| self.calls.try_recv().ok().map(call))
+        answer.or_else(|| {
+            let (caller, request, call) = self.calls.try_recv().ok()?;
+            self.request = request;
+            Some(Input::Call(caller, call))
+        })
     }
 
     /// Keeps what follows until it is committed. While that fails or takes long, what changes
@@ -281,13 +297,16 @@ impl Actor {
         effects.changes = changes.clone();
         failpoint::reach(Point::CommitHanded);
         self.queue.committing = Some((self.store.commit(changes), effects));
-        self.queue.slow_at = Some(Instant::now() + SLOW);
+        let now = Instant::now();
+        (self.queue.began, self.queue.slow_at) = (Some(now), Some(now + SLOW));
     }
 
     fn committed(&mut self, result: Result<(), StoreError>) {
         let Some((_, mut effects)) = self.queue.committing.take() else { return };
         (self.queue.slow_at, self.queue.slow) = (None, false);
+        let began = self.queue.began.take();
         let Err(error) = result else {
+            began.iter().for_each(|began| self.metrics.committed(began.elapsed()));
             failpoint::reach(Point::CommitHeard);
             let failures = std::mem::take(&mut self.queue.failures);
             if failures > 0 {
@@ -300,6 +319,7 @@ impl Actor {
             tracing::error!(%error, "a commit failed and will be tried again");
         }
         self.queue.failures += 1;
+        self.metrics.not_committed();
         effects.append(std::mem::take(&mut self.queue.gathered));
         let refused = self.state.not_committed(&mut effects, &error.to_string());
         let mut urgent = effects.take_recovered();
@@ -359,7 +379,8 @@ impl Actor {
                 self.remove_output(record);
             }
             Action::Tell(event) => {
-                tracing::debug!(seq = event.seq, id = %event.record.id, "{:?}", event.kind);
+                tracing::debug!(seq = event.seq, process = %event.record.id, "{:?}", event.kind);
+                self.metrics.told(&event);
                 self.events.publish(event);
                 failpoint::reach(Point::EventTold);
             }
@@ -368,8 +389,8 @@ impl Actor {
             Action::Ask { id, key, ask } => self.ask(id, key, ask),
             Action::KillRest { key, seen, reply } => self.kill_rest(key, seen, reply),
             Action::Release(key) => self.release(key),
-            Action::KillStray(key) => self.free_rest(key, Vec::new()),
-            Action::FreeRest { key, replies } => self.free_rest(key, replies),
+            Action::KillStray { id, key } => self.free_rest(id, key, Vec::new()),
+            Action::FreeRest { id, key, replies } => self.free_rest(id, key, replies),
             Action::Archive { record, key, ring } => self.archive(record, key, ring),
             Action::RemoveTranscript { birth, run } => self.remove_transcript(birth, run),
             Action::RemoveScript(record) => self.remove_script(record),

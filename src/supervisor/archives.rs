@@ -21,6 +21,7 @@ use super::outputs::name;
 use crate::failpoint::{self, Point};
 use crate::keeper_client::Adopted;
 use crate::process::{Archived, Record};
+use crate::telemetry::request::carried;
 use crate::transcript::archive::{Archive, From, Place, Source};
 use crate::transcript::{Figures, Ring};
 
@@ -107,10 +108,10 @@ impl Archives {
     ) -> Archive {
         let permit = Arc::clone(&self.readers).acquire_owned().await;
         let (archives, record) = (Arc::clone(self), Arc::clone(record));
-        let loaded = spawn_blocking(move || {
+        let loaded = spawn_blocking(carried(move || {
             let _permit = permit;
             archives.load_here(&record, from_seq, known)
-        });
+        }));
         loaded.await.unwrap_or_else(|_| Archive::empty())
     }
 
@@ -124,13 +125,13 @@ impl Archives {
     ) -> Archive {
         let id = &record.id;
         let file = open(&self.path(record));
-        let file = file.inspect_err(|error| tracing::warn!(%error, %id, "no transcript"));
+        let file = file.inspect_err(|error| tracing::warn!(%error, process = %id, "no transcript"));
         let read = |file| Archive::read(&file, From::Seq(from_seq), known);
         let archive = file.ok().and_then(read).unwrap_or_else(Archive::empty);
         let should = record.archive.map_or(0, |archived| archived.figures.next_seq);
         let from = archive.end().seq;
         if !archive.has_more() && from < should {
-            tracing::warn!(%id, from, "a transcript in a file is torn: the rest is missing");
+            tracing::warn!(process = %id, from, "a transcript in a file is torn: the rest is missing");
         }
         archive
     }

@@ -88,9 +88,9 @@ pub(super) enum Action {
     /// Lets the keeper forget a process.
     Release(u64),
     /// Kills and forgets what no record knows.
-    KillStray(u64),
+    KillStray { id: Arc<str>, key: u64 },
     /// Kills and forgets who outlived a process that is freed.
-    FreeRest { key: u64, replies: Vec<Reply<()>> },
+    FreeRest { id: Arc<str>, key: u64, replies: Vec<Reply<()>> },
     /// Writes the transcript of a finished process to a file.
     Archive { record: Arc<Record>, key: u64, ring: Arc<Ring> },
     /// Removes the transcript of a run from the disk.

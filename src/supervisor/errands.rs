@@ -3,6 +3,7 @@
 //! Owns no state: each errand ends in an answer to whoever asked, or in an input for the state.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::actor::Actor;
 use super::archives::Archives;
@@ -14,6 +15,7 @@ use super::registry::{Entry, Held, Seen};
 use super::state::Input;
 use crate::failpoint::{self, Point};
 use crate::keeper_client::{Keeper, Report, Spawned};
+use crate::metrics::supervising::Supervising;
 use crate::process::lifecycle::Ask;
 use crate::process::{Launch, Record, State, signal};
 use crate::transcript::Ring;
@@ -21,10 +23,10 @@ use crate::transcript::Ring;
 impl Actor {
     pub(super) fn spawn(&self, record: Arc<Record>, earlier: Option<Held>) {
         let (keeper, answers) = (self.keeper.clone(), self.queue.answers());
-        let ground = Arc::clone(&self.ground);
+        let (ground, metrics) = (Arc::clone(&self.ground), self.metrics.clone());
         tokio::spawn(async move {
             let id = Arc::clone(&record.id);
-            let result = start(&keeper, ground, record, earlier).await;
+            let result = start(&keeper, ground, record, earlier, &metrics).await;
             let _ = answers.send(Input::Spawned { id, result });
         });
     }
@@ -95,12 +97,12 @@ impl Actor {
     }
 
     /// Ends whoever is left of something, lets the keeper forget it, and then answers.
-    pub(super) fn free_rest(&self, key: u64, replies: Vec<Reply<()>>) {
+    pub(super) fn free_rest(&self, id: Arc<str>, key: u64, replies: Vec<Reply<()>>) {
         let keeper = self.keeper.clone();
         tokio::spawn(async move {
             let ended = keeper.kill_tree(key, signal::KILL).await.unwrap_or_default();
             if !ended.is_empty() {
-                tracing::warn!(key, ?ended, "ended what no record knows any more");
+                tracing::warn!(process = %id, ?ended, "ended what no record knows any more");
             }
             failpoint::reach(Point::StrayEnded);
             let _ = keeper.release(key).await;
@@ -175,6 +177,7 @@ async fn start(
     ground: Arc<Ground>,
     record: Arc<Record>,
     earlier: Option<Held>,
+    metrics: &Supervising,
 ) -> Result<Spawned, Error> {
     failpoint::reach(Point::LaunchBegun);
     let id = Arc::clone(&record.id);
@@ -197,7 +200,11 @@ async fn start(
     launch.first_seq = first_seq;
     let spawn = || keeper.spawn(launch.clone());
     failpoint::reach(Point::SpawnAsked);
+    let asked = Instant::now();
     let mut spawned = spawn().await;
+    if spawned.is_ok() {
+        metrics.spawned(asked.elapsed());
+    }
     failpoint::reach(Point::SpawnAnswered);
     if let Ok(Spawned { existed: true, key, .. }) = spawned {
         // Not this one: what no record knew had the same id, and has not been ended yet.

@@ -106,6 +106,11 @@ impl Observer {
         self.since
     }
 
+    /// The process.
+    pub fn entry(&self) -> &Arc<Entry> {
+        &self.entry
+    }
+
     /// The process as it is now.
     pub fn seen(&self) -> Seen {
         self.seen.borrow().clone()

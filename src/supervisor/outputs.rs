@@ -57,7 +57,7 @@ impl Outputs {
             user.map(|user| std::os::unix::fs::chown(&path, Some(user.uid), Some(user.gid)))
         });
         if let Err(error) = made {
-            tracing::warn!(%error, id = %record.id, "no file for structured output");
+            tracing::warn!(%error, process = %record.id, "no file for structured output");
         }
     }
 

@@ -49,7 +49,8 @@ async fn printed(pattern: &str, candidate: &Candidate) {
         Ok(regex) => regex,
         Err(error) => {
             // It was compiled when it was accepted.
-            tracing::error!(%error, "a pattern that was accepted cannot be used");
+            let process = &candidate.beside.id;
+            tracing::error!(%error, process, "a pattern that was accepted cannot be used");
             return std::future::pending().await;
         }
     };

@@ -245,6 +245,17 @@ impl Registry {
         Counts { live, queued, finished: all - live }
     }
 
+    /// How many are in each state, by its number.
+    pub(super) fn states(&self) -> [u64; 6] {
+        let tables = self.read();
+        let mut states = [0; 6];
+        for entry in tables.live.values() {
+            states[entry.seen.borrow().record.state() as usize] += 1;
+        }
+        states[State::Exited as usize] += (tables.by_birth.len() - tables.live.len()) as u64;
+        states
+    }
+
     /// Up to `size` processes that were made before the one with the birth `before`.
     pub(super) fn list(
         &self,

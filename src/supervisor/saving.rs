@@ -72,12 +72,13 @@ impl Saver {
                 continue;
             }
             if let Err(error) = self.save_one(key(&record), last).await {
-                failed = Some(error);
+                failed = Some((error, Arc::clone(&record.id)));
             }
         }
         let failing = failed.is_some();
-        if let Some(error) = failed.filter(|_| !self.failing) {
-            tracing::warn!(%error, "what is printed cannot be saved and stays in memory");
+        if let Some((error, process)) = failed.filter(|_| !self.failing) {
+            let words = "what is printed cannot be saved and stays in memory";
+            tracing::warn!(%error, %process, "{words}");
         }
         self.failing = failing;
     }

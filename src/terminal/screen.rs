@@ -38,6 +38,8 @@ pub struct Picture {
     pub title: String,
     /// Draws it on an empty terminal of its size.
     pub ansi: String,
+    /// Brings a terminal in its usual state into the modes of this one, before it is drawn.
+    pub modes: String,
     /// The size.
     pub size: Size,
 }
@@ -93,10 +95,19 @@ impl Screen {
             cursor_visible: !screen.hide_cursor(),
             alternate: screen.alternate_screen(),
             ansi: adapter::shown(&screen.contents_formatted()),
+            modes: modes(screen),
             size: Size { rows, cols },
             title,
         }
     }
+}
+
+/// What was chosen of the alternate screen, the keys and the mouse. Whether the cursor is shown is
+/// said by whatever draws the screen.
+fn modes(screen: &vt100::Screen) -> String {
+    let usual = vt100::Parser::new(NonZeroU16::MIN, NonZeroU16::MIN, 0);
+    let alternate = if screen.alternate_screen() { "\x1b[?1049h" } else { "" };
+    format!("{alternate}{}", screen.input_mode_diff(usual.screen()))
 }
 
 /// How many bytes at the end begin a character that does not end there.

@@ -15,7 +15,7 @@ use crate::supervisor::{Entry, Error, Supervisor, Typist};
 
 /// How long a process may take to exit after it has closed its input: if it does, that it could
 /// not be typed to was no fault.
-const EXITING: Duration = Duration::from_secs(1);
+const EXITING: Duration = Duration::from_secs(5);
 
 /// Does what a client asks for.
 pub(super) struct Obedient {

@@ -25,6 +25,11 @@ pub fn usual(state_dir: &Path) -> PathBuf {
     state_dir.join(FILE)
 }
 
+/// The file of the token for this machine.
+pub fn of_this_machine(state_dir: &Path) -> PathBuf {
+    state_dir.join(LOCAL_FILE)
+}
+
 /// Makes a token for somebody and adds it to a file, which is made if it is missing. Returns what
 /// its holder shows.
 pub fn add(path: &Path, name: &str, grant: &Grant) -> Result<String, String> {
@@ -62,7 +67,7 @@ pub fn revoke(path: &Path, name: &str) -> Result<(), String> {
 /// Where the token for this machine is: the one that was made before, if it still counts, or a new
 /// one, of an admin.
 pub fn local(state_dir: &Path) -> Result<PathBuf, String> {
-    let (path, token) = (usual(state_dir), state_dir.join(LOCAL_FILE));
+    let (path, token) = (usual(state_dir), of_this_machine(state_dir));
     in_words(&path, || {
         let _alone = alone(&path)?;
         let text = read(&path)?;

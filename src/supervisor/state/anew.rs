@@ -71,7 +71,7 @@ impl State {
                     self.take_live(record, held, output, now, then);
                 }
                 Fate::Lost => {
-                    tracing::warn!(%id, "lost: it ran when the supervisor was ended");
+                    tracing::warn!(process = %id, "lost: it ran when the supervisor was ended");
                     self.take(record, Life::Exited, None, then);
                     self.ended(&id, Ended::without_exit(Cause::Lost), now, then);
                     self.set_timer(&id);
@@ -79,7 +79,8 @@ impl State {
             }
         }
         let strays = self.take_orphans(strays, now, then);
-        then.actions.extend(strays.into_iter().map(|stray| Action::KillStray(stray.key)));
+        let stray = |stray: Adopted| Action::KillStray { id: stray.id.into(), key: stray.key };
+        then.actions.extend(strays.into_iter().map(stray));
         self.closed = false;
         self.retain(now, then);
         self.admit(now, then);
@@ -92,7 +93,8 @@ impl State {
         let known = |id: &str| self.slots.contains_key(id);
         let (orphans, strays) = orphans::part(strays, self.repaired_at, known, about);
         for orphan in orphans {
-            tracing::warn!(id = orphan.id, pid = orphan.pid, "taken over: its record was damaged");
+            let (process, pid) = (&orphan.id, orphan.pid);
+            tracing::warn!(process, pid, "taken over: its record was damaged");
             let record = orphans::record(about(&orphan), self.next_birth);
             self.next_birth += 1;
             then.changes.push(Change::Insert(Arc::new(record.clone())));

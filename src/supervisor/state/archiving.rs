@@ -38,7 +38,8 @@ impl State {
         let archived = match result {
             Ok(archived) => archived,
             Err(error) => {
-                tracing::warn!(%error, %id, "a transcript cannot be written and stays in memory");
+                let words = "a transcript cannot be written and stays in memory";
+                tracing::warn!(%error, process = %id, "{words}");
                 self.archive_at = Some(after(now.moment, AGAIN));
                 return;
             }

@@ -10,6 +10,7 @@ use crate::process::restart::Verdict;
 use crate::process::{Cause, End, Kind, Moment, Phase, Record, Restarts};
 use crate::store::Change;
 use crate::supervisor::effects::{Action, Effects, Killed, Reply};
+use crate::supervisor::registry::Held;
 
 /// The pause of a service that ends with the supervisor: it is over when the next one begins.
 const WITH_THE_NEXT: Moment = 0;
@@ -74,7 +75,8 @@ impl State {
         release_if_empty(slot, &mut self.keys, then);
         slot.count(&mut self.usage);
         let place = slot.place.take();
-        then.actions.extend(slot.outdated.take().map(|held| Action::KillStray(held.key)));
+        let stray = |held: Held| Action::KillStray { id: Arc::clone(id), key: held.key };
+        then.actions.extend(slot.outdated.take().map(stray));
         then.changes.push(Change::Update(Arc::clone(&slot.record)));
         then.actions.push(Action::Publish(Arc::clone(&slot.entry), slot.seen()));
         tell(Kind::Completed, slot, &mut self.next_event, now, then);
@@ -147,7 +149,7 @@ impl State {
             slot.held = None;
             self.keys.remove(&key);
             self.remove(id, now, then);
-            return then.actions.push(Action::FreeRest { key, replies });
+            return then.actions.push(Action::FreeRest { id: Arc::clone(id), key, replies });
         }
         self.remove(id, now, then);
         then.actions.extend(replies.into_iter().map(|reply| Action::AnswerDelete(reply, Ok(()))));

@@ -134,7 +134,7 @@ impl State {
         let oldest = self.finished.oldest_first().filter(held).take(MADE_WAY);
         let oldest: Vec<Arc<str>> = oldest.cloned().collect();
         for id in &oldest {
-            tracing::warn!(%id, "freed before its time: the keeper can hold no more");
+            tracing::warn!(process = %id, "freed before its time: the keeper can hold no more");
             self.remove(id, now, then);
         }
         !oldest.is_empty()
@@ -192,7 +192,7 @@ mod tests {
         let effects = state.apply(Input::Spawned { id, result }, NOW);
         let end = state.slots["a"].record.end().expect("it could not be started");
         assert_eq!((end.printed.next_seq, end.printed.bytes), (9, 0));
-        let freed = |action: &Action| matches!(action, Action::KillStray(1));
+        let freed = |action: &Action| matches!(action, Action::KillStray { key: 1, .. });
         assert_eq!(effects.actions.iter().filter(|action| freed(action)).count(), 1);
     }
 }

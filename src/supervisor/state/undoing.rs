@@ -78,9 +78,9 @@ impl State {
         slot.count(&mut self.usage);
         let key = slot.held.as_ref().map(|held| held.key);
         let drained = slot.held.as_ref().is_some_and(|held| held.output.progress().drained);
-        failed
-            .actions
-            .retain(|action| !matches!(action, Action::KillStray(stray) if Some(*stray) == key));
+        failed.actions.retain(
+            |action| !matches!(action, Action::KillStray { key: stray, .. } if Some(*stray) == key),
+        );
         let time = slot.record.end().map_or(0, |end| end.time);
         self.finished.insert(time, slot.record.birth, &id, slot.bytes());
         self.keys.extend(key.map(|key| (key, Arc::clone(&id))));

@@ -268,7 +268,7 @@ impl Perform for Adapter {
             (b"", b'c') => self.reset(),
             (b"", b'D') => self.out.push('\n'),
             (b"", b'E') => self.out.push_str("\r\n"),
-            (b"", b'M') => self.out.push_str("\x1bM"),
+            (b"", b'M' | b'=' | b'>') => self.say(format_args!("\x1b{}", char::from(last))),
             (b"", b'H') => {
                 let (_, col, _) = self.place();
                 self.tabs.set(col, true);

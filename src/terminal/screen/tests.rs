@@ -189,3 +189,45 @@ fn output_makes_the_same_picture_wherever_it_is_cut() {
         }
     }
 }
+
+#[test]
+fn another_terminal_is_brought_into_the_same_modes() {
+    for chosen in [
+        "",
+        "\x1b[?1049h",
+        "\x1b[?47h",
+        "\x1b[?1h\x1b=",
+        "\x1b[?2004h\x1b[?25l",
+        "\x1b[?9h",
+        "\x1b[?1000h",
+        "\x1b[?1000;1002;1006h",
+        "\x1b[?1003h\x1b[?1005h",
+        "\x1b[?1049;1;2004;1000;1006h\x1b=",
+        "\x1b[?1049;1;2004;1000;1006h\x1b=\x1b[?1049;1;2004;1000;1006l\x1b>",
+    ] {
+        let output = format!("usual{chosen}\x1b[2;3H\x1b[31mtext");
+        let picture = played(&output);
+        let mut other = Screen::new(SIZE, false);
+        other.feed(b"of a shell");
+        other.feed(picture.modes.as_bytes());
+        other.feed(picture.ansi.as_bytes());
+        assert_eq!(other.picture(), picture, "{chosen:?}");
+        let modes = |screen: &vt100::Screen| {
+            (
+                (screen.alternate_screen(), screen.hide_cursor(), screen.bracketed_paste()),
+                (screen.application_cursor(), screen.application_keypad()),
+                (screen.mouse_protocol_mode(), screen.mouse_protocol_encoding()),
+            )
+        };
+        // As an emulator knows them to which nothing is put into other words.
+        let mut plain = vt100::Parser::default();
+        plain.process(output.as_bytes());
+        assert_eq!(modes(other.adapter.emulator().screen()), modes(plain.screen()), "{chosen:?}");
+        // What was there before is there afterwards.
+        if picture.alternate {
+            other.feed(b"\x1b[?1049l");
+            assert_eq!(other.picture().rows[0], "of a shell");
+        }
+    }
+    assert_eq!(played("usual").modes, "");
+}

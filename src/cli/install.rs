@@ -1,0 +1,69 @@
+//! `procyard install`: a copy of this program, wherever it is wanted.
+//!
+//! Needs nothing but itself, so that it does in an image that has nothing else.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use super::print;
+use super::trouble::Trouble;
+
+/// Who may run it: everyone.
+const MODE: u32 = 0o755;
+/// This program, also if its file was replaced or removed since.
+const OWN: &str = "/proc/self/exe";
+
+/// Copies this program to a path; whoever runs what was there before runs on.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  procyard install ~/.local/bin/
+  procyard install /shared/procyard    # an init container, into a volume of the pod")]
+pub(super) struct Install {
+    /// Where to: a file, or a directory in which it becomes `procyard`. What ends with a slash is
+    /// a directory, and made if it is not there.
+    path: PathBuf,
+}
+
+impl Install {
+    pub(super) fn run(self) -> Result<ExitCode, Trouble> {
+        let directory = self.path.as_os_str().as_bytes().ends_with(b"/");
+        if directory {
+            let refused = |error| format!("cannot make {}: {error}", self.path.display());
+            fs::create_dir_all(&self.path).map_err(|error| Trouble::new(refused(error)))?;
+        }
+        let target = if self.path.is_dir() { self.path.join("procyard") } else { self.path };
+        let refused = |error| Trouble::new(format!("cannot install {}: {error}", target.display()));
+        install(&target).map_err(refused)?;
+        let version = env!("CARGO_PKG_VERSION");
+        print::line(format!("procyard {version} is now {}", target.display()))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Puts a copy in the place of whatever is there, all at once: nobody ever sees half of it, and
+/// what is there may be running.
+fn install(target: &Path) -> io::Result<()> {
+    let name = target.file_name().ok_or(io::ErrorKind::IsADirectory)?;
+    let beside = format!(".{}.{}", name.to_string_lossy(), std::process::id());
+    let beside = target.with_file_name(beside);
+    let done = copy(&beside).and_then(|()| fs::rename(&beside, target));
+    if done.is_err() {
+        let _ = fs::remove_file(&beside);
+    }
+    done
+}
+
+fn copy(to: &Path) -> io::Result<()> {
+    let mut from = File::open(OWN)?;
+    // One of the same name was left by someone who was killed.
+    let _ = fs::remove_file(to);
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(to)?;
+    io::copy(&mut from, &mut file)?;
+    // The mask would have taken some of it away.
+    file.set_permissions(Permissions::from_mode(MODE))?;
+    file.sync_all()
+}

@@ -1,0 +1,110 @@
+//! Columns of text, as wide as what is in them.
+
+use std::io::{self, Write};
+
+use super::Colour;
+
+/// Between two columns.
+const BETWEEN: usize = 2;
+
+/// Rows of cells under a heading.
+pub(in crate::cli) struct Table {
+    rows: Vec<Vec<(String, Colour)>>,
+}
+
+impl Table {
+    pub(in crate::cli) fn new(heading: &[&str]) -> Table {
+        Table { rows: vec![heading.iter().map(|word| ((*word).into(), Colour::Dim)).collect()] }
+    }
+
+    /// Adds a row. What terminals would obey in it is shown instead.
+    pub(in crate::cli) fn row(&mut self, cells: Vec<(String, Colour)>) {
+        let harmless = |(text, colour): (String, Colour)| (harmless(&text), colour);
+        self.rows.push(cells.into_iter().map(harmless).collect());
+    }
+
+    /// Writes all to stdout, and cuts the last column where a terminal is not as wide.
+    pub(in crate::cli) fn print_to_fit(mut self) -> io::Result<()> {
+        if let Some(width) = super::width() {
+            self.fit(width);
+        }
+        self.print()
+    }
+
+    /// Writes all to stdout.
+    pub(in crate::cli) fn print(&self) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        let widths = self.widths();
+        for row in &self.rows {
+            let mut line = String::new();
+            let mut gap = 0;
+            for ((text, colour), width) in row.iter().zip(&widths) {
+                line.extend(std::iter::repeat_n(' ', gap));
+                line.push_str(&colour.paint(text));
+                gap = width - length(text) + BETWEEN;
+            }
+            writeln!(out, "{}", line.trim_end())?;
+        }
+        out.flush()
+    }
+
+    /// Cuts the last column, so that no row is wider, if its heading can be.
+    fn fit(&mut self, width: usize) {
+        let widths = self.widths();
+        let Some((_, before)) = widths.split_last() else { return };
+        let room = width.saturating_sub(before.iter().map(|width| width + BETWEEN).sum());
+        let least = self.rows[0].last().map_or(0, |(heading, _)| length(heading));
+        let room = room.max(least);
+        let full = self.rows.iter_mut().filter(|row| row.len() == widths.len());
+        for (text, _) in full.filter_map(|row| row.last_mut()) {
+            if length(text) > room {
+                *text = text.chars().take(room.saturating_sub(1)).chain(['…']).collect();
+            }
+        }
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or_default();
+        let width = |column: usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(column));
+            cells.map(|(text, _)| length(text)).max().unwrap_or_default()
+        };
+        (0..columns).map(width).collect()
+    }
+}
+
+fn length(text: &str) -> usize {
+    text.chars().count()
+}
+
+/// Text in which nothing moves the cursor or does anything else than to be seen.
+pub(in crate::cli) fn harmless(text: &str) -> String {
+    let shown = |c: char| if c.is_control() { c.escape_default().collect() } else { c.to_string() };
+    text.chars().map(shown).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_what_is_in_them() {
+        let mut table = Table::new(&["ID", "STATE"]);
+        table.row(vec![("longer".into(), Colour::Plain), ("x\x1b[2J".into(), Colour::Plain)]);
+        assert_eq!(table.widths(), [6, 10]);
+        assert_eq!(table.rows[1][1].0, "x\\u{1b}[2J");
+    }
+
+    #[test]
+    fn the_last_column_is_cut_where_the_terminal_ends() {
+        let mut table = Table::new(&["ID", "COMMAND"]);
+        table.row(vec![("a".into(), Colour::Plain), ("0123456789".into(), Colour::Plain)]);
+        let cut = |table: &Table| table.rows[1][1].0.clone();
+        table.fit(14);
+        assert_eq!(cut(&table), "0123456789");
+        table.fit(13);
+        assert_eq!(cut(&table), "01234567…");
+        table.fit(2);
+        assert_eq!(cut(&table), "012345…");
+    }
+}

@@ -1,0 +1,40 @@
+//! What a session is to be like, and how it may end.
+
+use std::io;
+
+use super::{DetachKeys, RawMode};
+use crate::grpc::pb;
+
+/// What a session is to be like.
+pub(in crate::cli) struct Manner {
+    /// The first chunk that is wanted; none: from now on.
+    pub(in crate::cli) since_seq: Option<u64>,
+    /// What comes from stdin is for the process.
+    pub(in crate::cli) stdin: bool,
+    /// At its end, the input of the process ends.
+    pub(in crate::cli) ends_input: bool,
+    /// Keys that leave it alone.
+    pub(in crate::cli) detach: Option<DetachKeys>,
+    /// Keys are passed on as they are typed.
+    pub(in crate::cli) raw: Option<RawMode>,
+    /// It has a terminal.
+    pub(in crate::cli) terminal: bool,
+    /// Which is as large as the window.
+    pub(in crate::cli) follows_window: bool,
+    /// What was printed is acknowledged: the size of the transcript.
+    pub(in crate::cli) acknowledge: Option<u64>,
+    /// The process is ours, and signals are for it; else they end the session.
+    pub(in crate::cli) owner: bool,
+}
+
+/// How a session ended.
+pub(in crate::cli) enum Left {
+    /// The process has.
+    Ended(Box<pb::Process>),
+    /// It was left alone, and runs on.
+    Detached,
+    /// We were asked to end.
+    Asked(i32),
+    /// What it prints cannot be written.
+    Unwritable(io::Error),
+}

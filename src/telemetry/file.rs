@@ -1,0 +1,181 @@
+//! The log in a file of bounded size, which several processes write.
+//!
+//! Owns which file stderr is. Keeper and server each open it for themselves and look at it before
+//! each line: whoever finds it too large renames it, and whoever finds that its own is not the one
+//! at the path any more opens it again. Nothing here waits for another process, and nothing fails
+//! once it has begun: what cannot be written is lost.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, OnceLock};
+
+use rustix::fs::{FileType, FlockOperation, OFlags, Stat};
+
+/// Largest size of a log; with the one before it, it takes twice this much. Enough for weeks of
+/// warnings, and for a day of a busy server's news.
+const MOST_BYTES: u64 = 8 << 20;
+
+/// The log of this process, if it has one.
+static LOG: OnceLock<Log> = OnceLock::new();
+
+/// Has stderr be this file from now on, for this process and for whom it starts. To be called
+/// before any thread is started.
+pub fn begin(path: &Path) -> io::Result<()> {
+    // Whoever starts this process may have another directory by then.
+    let path = std::path::absolute(path)?;
+    let log =
+        Log { previous: previous(&path), path, most_bytes: MOST_BYTES, alone: Mutex::new(()) };
+    rustix::stdio::dup2_stderr(open(&log.path)?)?;
+    let _ = LOG.set(log);
+    Ok(())
+}
+
+/// Has the next line go to the file that is at the path.
+pub(super) fn tend() {
+    if let Some(log) = LOG.get() {
+        log.tend();
+    }
+}
+
+/// Opens a log to write to its end. It is made for its owner alone.
+pub fn open(path: &Path) -> io::Result<File> {
+    // Whatever is there in place of a file is not waited for.
+    let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
+    let mut options = OpenOptions::new();
+    options.append(true).create(true).mode(0o600).custom_flags(nonblocking).open(path)
+}
+
+/// Where a log goes when it is full.
+pub fn previous(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".1");
+    name.into()
+}
+
+struct Log {
+    path: PathBuf,
+    previous: PathBuf,
+    most_bytes: u64,
+    /// One thread at a time: a lock on the file does not tell threads apart.
+    alone: Mutex<()>,
+}
+
+impl Log {
+    fn tend(&self) {
+        // Whoever has it sees to it, and this line goes where the one before went.
+        let Ok(_alone) = self.alone.try_lock() else { return };
+        if let Some(file) = self.follow(rustix::stdio::stderr()) {
+            let _ = rustix::stdio::dup2_stderr(file);
+        }
+    }
+
+    /// The file to write to instead of this one, if it is to be another.
+    fn follow(&self, own: BorrowedFd<'_>) -> Option<File> {
+        let found = rustix::fs::fstat(own).ok()?;
+        if self.is_at_path(&found) {
+            // Only a file can be too large, or put aside.
+            let is_file = FileType::from_raw_mode(found.st_mode).is_file();
+            if !is_file || found.st_size.cast_unsigned() < self.most_bytes {
+                return None;
+            }
+            // Another process may be about to: two renames in a row would lose what was logged.
+            rustix::fs::flock(own, FlockOperation::NonBlockingLockExclusive).ok()?;
+            // The lock goes with the descriptor that is replaced, or here if it stays.
+            if self.is_at_path(&found) && fs::rename(&self.path, &self.previous).is_err() {
+                let _ = rustix::fs::flock(own, FlockOperation::Unlock);
+                return None;
+            }
+        }
+        open(&self.path).ok()
+    }
+
+    fn is_at_path(&self, own: &Stat) -> bool {
+        let there = rustix::fs::stat(&self.path);
+        there.is_ok_and(|there| (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    fn log(directory: &Path, most_bytes: u64) -> Log {
+        let path = directory.join("log");
+        Log { previous: previous(&path), path, most_bytes, alone: Mutex::new(()) }
+    }
+
+    fn write(log: &Log, file: &mut File, line: &str) {
+        if let Some(other) = log.follow(file.as_fd()) {
+            *file = other;
+        }
+        file.write_all(line.as_bytes()).unwrap();
+    }
+
+    #[test]
+    fn a_full_log_is_put_aside_by_one_and_followed_by_the_other() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = log(directory.path(), 10);
+        let (mut keeper, mut server) = (open(&log.path).unwrap(), open(&log.path).unwrap());
+        write(&log, &mut keeper, "0123456789");
+        // Both would find it too large.
+        write(&log, &mut server, "server\n");
+        write(&log, &mut keeper, "keeper\n");
+        assert_eq!(fs::read_to_string(&log.previous).unwrap(), "0123456789");
+        assert_eq!(fs::read_to_string(&log.path).unwrap(), "server\nkeeper\n");
+    }
+
+    #[test]
+    fn whoever_is_being_put_aside_is_left_to_who_does_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = log(directory.path(), 1);
+        let (keeper, mut server) = (open(&log.path).unwrap(), open(&log.path).unwrap());
+        rustix::fs::flock(&keeper, FlockOperation::LockExclusive).unwrap();
+        write(&log, &mut server, "first\n");
+        write(&log, &mut server, "second\n");
+        assert_eq!(fs::read_to_string(&log.path).unwrap(), "first\nsecond\n");
+        drop(keeper);
+        write(&log, &mut server, "third\n");
+        assert_eq!(fs::read_to_string(&log.path).unwrap(), "third\n");
+    }
+
+    #[test]
+    fn a_log_that_somebody_took_away_is_begun_anew() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = log(directory.path(), 100);
+        let mut file = open(&log.path).unwrap();
+        write(&log, &mut file, "before\n");
+        fs::remove_file(&log.path).unwrap();
+        write(&log, &mut file, "after\n");
+        assert_eq!(fs::read_to_string(&log.path).unwrap(), "after\n");
+        assert!(!log.previous.exists());
+    }
+
+    #[test]
+    fn what_cannot_be_put_aside_or_opened_again_is_written_on() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = log(&directory.path().join("gone"), 1);
+        fs::create_dir(directory.path().join("gone")).unwrap();
+        let mut file = open(&log.path).unwrap();
+        fs::create_dir(&log.previous).unwrap();
+        write(&log, &mut file, "a\n");
+        write(&log, &mut file, "b\n");
+        assert_eq!(fs::read_to_string(&log.path).unwrap(), "a\nb\n");
+        fs::remove_dir_all(directory.path().join("gone")).unwrap();
+        write(&log, &mut file, "c\n");
+        assert_eq!(file.metadata().unwrap().len(), 6);
+    }
+
+    #[test]
+    fn what_is_no_file_is_never_put_aside() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = log(directory.path(), 0);
+        std::os::unix::fs::symlink("/dev/null", &log.path).unwrap();
+        assert!(log.follow(open(&log.path).unwrap().as_fd()).is_none());
+    }
+}
