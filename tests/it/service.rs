@@ -1,5 +1,6 @@
 //! The API from outside: real gRPC to a real `procyard serve`.
 
+mod activating;
 mod archiving;
 mod attaching;
 mod authorising;
@@ -20,6 +21,8 @@ mod hanging;
 mod killing;
 mod limiting;
 mod listing;
+mod logging;
+mod measuring;
 mod orphaned;
 mod outputs;
 mod pressing;
@@ -37,6 +40,7 @@ mod signalling;
 mod sleeping;
 mod starting;
 mod typing;
+mod unattended;
 mod upgrading;
 mod viewing;
 mod waiting;

@@ -5,6 +5,7 @@ pub mod certificates;
 pub mod http2;
 pub mod service;
 pub mod transcript;
+pub mod tty;
 
 use std::collections::HashMap;
 use std::ffi::CString;

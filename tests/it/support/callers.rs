@@ -108,13 +108,17 @@ impl KnowingService {
         std::fs::read_to_string(self.files.path().join("log")).unwrap()
     }
 
-    /// The lines of the audit log, without times, when there are so many about something.
+    /// The lines of the audit log, without times and the ids of calls, when there are so many about
+    /// something.
     pub async fn audit(&self, about: &str, lines: usize) -> Vec<String> {
         let mut found = Vec::new();
         until(&format!("there are {lines} audit lines about {about:?}"), || {
             let log = self.log();
             let audit = log.lines().filter_map(|line| line.split_once("procyard::audit: "));
-            let audit = audit.map(|(_, line)| line.trim().to_owned());
+            let of_call =
+                |line: &str| line.rsplit_once(" request=").map(|(line, _)| line.to_owned());
+            let audit = audit.map(|(_, line)| of_call(line).unwrap_or_else(|| line.to_owned()));
+            let audit = audit.map(|line| line.trim().to_owned());
             found = audit.filter(|line| line.contains(about)).collect();
             found.len() >= lines
         })
@@ -149,7 +153,9 @@ pub fn outcome(answer: &Result<String, Status>) -> String {
 /// All of a refusal that a client sees.
 pub fn all_of(status: &Status) -> (tonic::Code, String, Vec<u8>, Vec<String>) {
     let headers = status.metadata().clone().into_headers();
-    let headers = headers.iter().filter(|(name, _)| *name != "date");
+    // Every call has its own: drawn, so that it tells nothing either.
+    let drawn = |name: &str| name == "date" || name == "x-request-id";
+    let headers = headers.iter().filter(|(name, _)| !drawn(name.as_str()));
     let mut headers: Vec<_> = headers.map(|(name, value)| format!("{name}: {value:?}")).collect();
     headers.sort();
     // The details are there as they came, and can be read.

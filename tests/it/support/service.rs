@@ -85,6 +85,23 @@ impl TestService {
         self.directory.path().join("s.sock")
     }
 
+    /// A command of procyard that asks this service.
+    pub fn procyard(&self, args: &[&str]) -> Command {
+        // Until it listens, there is no socket to be asked at.
+        let begin = Instant::now();
+        while std::os::unix::net::UnixStream::connect(self.socket()).is_err() {
+            assert!(begin.elapsed() < SOON, "it does not listen");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let mut command = Command::new(binary());
+        command.args(args).env("PROCYARD_SERVER", format!("unix://{}", self.socket().display()));
+        command.stdin(Stdio::null()).current_dir(self.directory.path());
+        for name in ["NO_COLOR", "RUST_LOG", "PROCYARD_TOKEN", "PROCYARD_ID"] {
+            command.env_remove(name);
+        }
+        command
+    }
+
     /// A client, when the service can be reached.
     pub async fn client(&self) -> Client {
         Client::new(self.channel().await).max_decoding_message_size(8 << 20)

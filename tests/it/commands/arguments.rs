@@ -1,0 +1,97 @@
+//! Arguments that are wrong, and help.
+
+use std::io::{Read, Write};
+use std::process::{Command, Stdio};
+
+use super::{failed, finished, printed};
+use crate::support::tty::Tty;
+use crate::support::{binary, until};
+
+fn procyard(args: &[&str]) -> Command {
+    let mut command = Command::new(binary());
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+#[test]
+fn a_wrong_argument_is_told_in_a_line_that_helps() {
+    let said = |args: &[&str]| {
+        let (code, said) = failed(procyard(args));
+        assert_eq!(code, 2, "{said}");
+        said
+    };
+    let flag = said(&["ps", "--wrong"]);
+    assert!(flag.contains("'--wrong'") && flag.contains("`procyard ps --help`"), "{flag}");
+    let command = said(&["wrong"]);
+    assert!(command.contains("'wrong'") && command.contains("`procyard --help`"), "{command}");
+    let missing = said(&["logs"]);
+    assert!(missing.contains("<ID>") && missing.contains("`procyard logs --help`"), "{missing}");
+    let word = said(&["ps", "--state", "gone"]);
+    assert!(word.contains("'gone'") && word.contains("queued, starting, running"), "{word}");
+    let span = said(&["wait", "p", "--timeout", "30"]);
+    assert!(span.contains("'30'") && span.contains("500ms, 30s"), "{span}");
+}
+
+#[test]
+fn what_would_go_in_clear_text_to_a_stranger_does_not_go() {
+    let far = ["ps", "--server", "tcp://192.0.2.1:7450"];
+    let (code, said) = failed(procyard(&[&far[..], &["--token", "secret"]].concat()));
+    assert_eq!(code, 1, "{said}");
+    assert!(said.contains("--tls-ca") && !said.contains("secret"), "{said}");
+    for half in [&["--tls-cert", "a", "--tls-key", "b"][..], &["--tls-server-name", "c"]] {
+        let (code, said) = failed(procyard(&[&far[..], half].concat()));
+        assert_eq!(code, 2, "{said}");
+        assert!(said.contains("--tls-ca"), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_said_in_full_though_nobody_reads_it_yet() {
+    let (mut reader, mut writer) = std::io::pipe().unwrap();
+    rustix::io::ioctl_fionbio(&writer, true).unwrap();
+    while writer.write(&[b'.'; 4096]).is_ok() {}
+    rustix::io::ioctl_fionbio(&writer, false).unwrap();
+    let word = "w".repeat(5000);
+    let mut command = procyard(&["ps", "--state", &word]);
+    let mut child = command.stderr(writer).spawn().unwrap();
+    // It holds the other end of the pipe.
+    drop(command);
+    let stat = format!("/proc/{}/stat", child.id());
+    until("it waits to be read", || {
+        let ended = child.try_wait().unwrap().is_some();
+        ended || std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") S "))
+    })
+    .await;
+    let mut said = String::new();
+    reader.read_to_string(&mut said).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(2));
+    assert!(said.contains(&word) && said.ends_with("see `procyard ps --help`\n"));
+}
+
+#[test]
+fn each_command_has_help_with_an_example() {
+    let help = printed(procyard(&["--help"]));
+    let (_, commands) = help.split_once("\nCommands:\n").unwrap();
+    let (commands, _) = commands.split_once("\n\n").unwrap();
+    let commands: Vec<_> =
+        commands.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(commands.len() > 20 && commands.contains(&"serve"), "{help}");
+    for command in commands {
+        if command == "help" {
+            continue;
+        }
+        let own = printed(procyard(&[command, "--help"]));
+        let (_, examples) = own.split_once("\nExamples:\n").expect(command);
+        assert!(examples.contains(&format!("procyard {command}")), "{own}");
+    }
+}
+
+#[test]
+fn alone_it_shows_its_help() {
+    let output = finished(procyard(&[]));
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("Usage: procyard"));
+    let mut tty = Tty::start(procyard(&[]));
+    tty.expect("Usage: procyard");
+    assert_eq!(tty.ended(), 2);
+}

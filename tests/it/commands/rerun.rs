@@ -1,0 +1,25 @@
+//! `procyard rerun`.
+
+use super::{failed, finished, objects, printed};
+use crate::support::service::*;
+use crate::support::tty::Tty;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_runs_again_and_what_it_printed_is_cleared_by_force_only() {
+    let service = TestService::start();
+    let mut client = service.client().await;
+    finish(&mut client, "p", shell("echo hi")).await;
+    let (code, said) = failed(service.procyard(&["rerun", "p"]));
+    assert_eq!(code, 1);
+    assert!(said.contains("--force"), "{said}");
+    let mut tty = Tty::start(service.procyard(&["rerun", "--force", "p"]));
+    tty.expect("p: run 2");
+    assert_eq!(tty.ended(), 0);
+    ended(&mut client, "p").await;
+    // What was cleared is not missed.
+    let output = finished(service.procyard(&["logs", "p"]));
+    assert_eq!((&output.stdout[..], &output.stderr[..]), (&b"hi\n"[..], &b""[..]));
+    let json = objects(&printed(service.procyard(&["rerun", "--force", "p", "-o", "json"])));
+    assert_eq!(json[0]["run"], 3);
+    ended(&mut client, "p").await;
+}

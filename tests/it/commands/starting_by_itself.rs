@@ -1,0 +1,87 @@
+//! A supervisor that the first command has started.
+
+use std::ffi::OsString;
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use super::{Running, finished};
+use crate::support::tty::Tty;
+use crate::support::{binary, is_root, skip};
+
+/// Somebody who is not root: root's usual socket is not for tests.
+const NOBODY: u32 = 65534;
+
+/// A command of somebody whose directories are all in this one.
+fn command(home: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(binary());
+    command.args(args).stdin(Stdio::null()).current_dir(home).env("HOME", home);
+    command.env("XDG_RUNTIME_DIR", home.join("run")).env("XDG_STATE_HOME", home.join("state"));
+    let ours = |name: &OsString| name.as_encoded_bytes().starts_with(b"PROCYARD_");
+    let ours = std::env::vars_os().map(|(name, _)| name).filter(ours);
+    for name in ours.chain(["RUST_LOG".into(), "NO_COLOR".into()]) {
+        command.env_remove(name);
+    }
+    if is_root() {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    command
+}
+
+/// Stops what was started when dropped.
+struct Home(tempfile::TempDir);
+
+impl Home {
+    /// None: nobody else can run the program from where it is.
+    fn new() -> Option<Home> {
+        let home = Home(tempfile::tempdir().unwrap());
+        std::fs::create_dir(home.0.path().join("run")).unwrap();
+        if is_root() {
+            for path in [home.0.path(), &home.0.path().join("run")] {
+                chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+            }
+        }
+        let possible = command(home.0.path(), &["--version"]).output();
+        possible.is_ok_and(|output| output.status.success()).then_some(home)
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        finished(command(self.0.path(), args))
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        let stopped = self.run(&["stop"]);
+        let said = String::from_utf8_lossy(&stopped.stderr);
+        let gone = stopped.status.success() || said.contains("no procyard serves");
+        assert!(gone || std::thread::panicking(), "{stopped:?}");
+    }
+}
+
+#[test]
+fn the_first_command_starts_it_and_the_next_ones_find_it() {
+    let Some(home) = Home::new() else { return skip("nobody else can run the program") };
+    let mut tty = Tty::start(command(home.0.path(), &["run", "--", "echo", "hi"]));
+    tty.expect("a supervisor now serves at unix://");
+    tty.expect("hi");
+    assert_eq!(tty.ended(), 0);
+    let next = home.run(&["run", "--", "sh", "-c", "echo hi; exit 3"]);
+    assert_eq!((next.status.code(), next.stdout.as_slice()), (Some(3), &b"hi\n"[..]));
+    assert!(next.stderr.is_empty(), "{next:?}");
+    let stopped = home.run(&["stop"]);
+    assert!(stopped.status.success(), "{stopped:?}");
+    assert!(!home.run(&["info"]).status.success());
+}
+
+#[test]
+fn of_several_first_commands_all_reach_one() {
+    let Some(home) = Home::new() else { return skip("nobody else can run the program") };
+    let begin = || Running::start(command(home.0.path(), &["run", "--", "echo", "hi"]));
+    let all: Vec<_> = (0..4).map(|_| begin()).collect();
+    for child in all {
+        let output = child.finished();
+        assert_eq!(output.stdout, b"hi\n", "{output:?}");
+    }
+}
