@@ -20,7 +20,7 @@ use crate::store::StateDir;
 
 /// How long it may take until it listens. It has little to do before: the disk may be slow, and
 /// another that is just ending has its lock for a while.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
 /// How often is looked meanwhile.
 const LOOK: Duration = Duration::from_millis(10);
 /// As much of the end of a log is read to find its last line.

@@ -27,7 +27,7 @@ use crate::metrics::{CONTENT_TYPE as METRICS, Metrics};
 const MOST: u32 = 32;
 
 /// How long a request's headers may take, and all of a connection. Scrapers give up after 10 s.
-const HEADERS: Duration = Duration::from_secs(2);
+const HEADERS: Duration = Duration::from_secs(5);
 const ALL: Duration = Duration::from_secs(10);
 
 /// Bytes of a request that are held at most: a line and some headers.

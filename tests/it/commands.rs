@@ -39,7 +39,7 @@ impl Running {
         let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
         let (hold, held) = channel();
         std::thread::spawn(move || {
-            if held.recv_timeout(2 * SOON) == Err(RecvTimeoutError::Timeout) {
+            if held.recv_timeout(5 * SOON) == Err(RecvTimeoutError::Timeout) {
                 let _ = pidfd_send_signal(&pidfd, Signal::KILL);
             }
         });

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -64,7 +65,7 @@ def can_run(runtime, place, pod, roots, secrets):
     try:
         trial.start("procyard")
         return None if trial.end("procyard", within=runtimes.PATIENCE) == 0 else trial.log("procyard").strip()
-    except OSError as error:
+    except (OSError, subprocess.TimeoutExpired) as error:
         return error
     finally:
         trial.close()

@@ -11,7 +11,7 @@ const BETWEEN_KEYS: Duration = Duration::from_millis(500);
 const FIRST_COUNT: Duration = Duration::from_millis(5);
 const LAST_COUNT: Duration = Duration::from_millis(250);
 /// How long what was typed before leaving may take to arrive.
-const LEAVE: Duration = Duration::from_secs(1);
+const LEAVE: Duration = Duration::from_secs(5);
 /// How long a supervisor may be away until that is said.
 const AWAY: Duration = Duration::from_secs(2);
 

@@ -6,7 +6,8 @@
 //!
 //! Where others type to the same process at the same time, their bytes count as ours. The count is
 //! looked at soon after each key, so this concerns what was typed within a moment before the loss:
-//! of that a key may then be missing. It is never typed twice.
+//! of that a key may then be missing. It is never typed twice, unless it is the connection alone that
+//! is lost, and not the server at its other end: what that has got already it may type later.
 
 use std::collections::VecDeque;
 

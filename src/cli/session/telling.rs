@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::signals;
 
 /// How long an answer may take until nobody is thought to be there.
-const MOMENT: Duration = Duration::from_secs(1);
+const MOMENT: Duration = Duration::from_secs(3);
 
 /// What is to be told, and what is being told.
 #[derive(Debug, Default)]

@@ -49,7 +49,8 @@ fn an_interactive_shell_ends_when_it_is_asked_to() {
         return;
     }
     let service = TestService::start();
-    let shell = ["run", "-d", "-t", "--id", "shell", "--", "bash", "--norc", "-i"];
+    let shell =
+        ["run", "-d", "-t", "--id", "shell", "-e", "HISTFILE=", "--", "bash", "--norc", "-i"];
     printed(service.procyard(&shell));
     printed(service.procyard(&[
         "send",

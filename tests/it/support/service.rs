@@ -62,6 +62,10 @@ impl TestService {
         command.arg("--listen").arg(format!("unix://{}", directory.join("s.sock").display()));
         command.arg("--state-dir").arg(directory.join("state"));
         command.env("RUST_LOG", "warn").stdin(Stdio::null());
+        // What was said to whoever runs the tests is not for it.
+        procyard::config::inherited::VARIABLES.iter().for_each(|name| {
+            command.env_remove(name);
+        });
         change(&mut command);
         command
     }

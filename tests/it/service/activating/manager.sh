@@ -31,6 +31,6 @@ timeout 300 sh -c 'echo $$ >"$2/cgroup.procs" && exec unshare --cgroup --pid --f
     --mount-proc sh "$0" inside "$1"' "$0" "$1" "$own"
 tries=0
 until find "$own" -depth -type d -exec rmdir {} \; 2>/dev/null && [ ! -e "$own" ]; do
-    [ $((tries += 1)) -lt 100 ] || exit 1
+    [ $((tries += 1)) -lt 600 ] || exit 1
     sleep 0.1
 done
