@@ -203,12 +203,17 @@ async fn start_once(
     mut client: Client,
     request: pb::StartRequest,
 ) -> Result<pb::StartResponse, (Trouble, u8)> {
-    let mut attempts = Attempts::begin();
+    let (mut attempts, mut asked) = (Attempts::begin(), false);
     loop {
         let status = match client.start(request.clone()).await {
-            Ok(started) => return Ok(started.into_inner()),
+            Ok(started) => {
+                let started = started.into_inner();
+                // It may be us who started it.
+                return Ok(pb::StartResponse { existed: started.existed && !asked, ..started });
+            }
             Err(status) => status,
         };
+        asked = true;
         let code = code_of(&status);
         attempts.pause_after(status).await.map_err(|status| (status.into(), code))?;
         // The supervisor may have been stopped meanwhile. Another one has the same records.
