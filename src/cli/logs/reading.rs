@@ -3,6 +3,8 @@
 //! Each answer comes whole or is asked for again, so that nothing is lost or doubled when the
 //! server is replaced.
 
+use std::collections::HashMap;
+
 use super::super::client::{Client, again};
 use super::super::trouble::Trouble;
 use super::writing::Writing;
@@ -55,8 +57,7 @@ fn tell_what_did_not_fit(
     writing: &Writing,
 ) -> Result<(), Trouble> {
     let asked = u64::from(view.head_lines) + u64::from(view.tail_lines);
-    let ends = |chunk: &pb::Chunk| chunk.data.iter().filter(|byte| **byte == b'\n').count() as u64;
-    let shown: u64 = chunks.iter().map(ends).sum();
+    let shown = lines(chunks);
     let omitted = omitted.unwrap_or_default();
     // With lines around matches there are more than were asked for, and nobody can tell.
     let all_asked = view.grep.is_empty() && shown < asked.min(shown + omitted.lines);
@@ -64,4 +65,33 @@ fn tell_what_did_not_fit(
         writing.omitted(&omitted);
     }
     Ok(())
+}
+
+/// How many lines there are, those included that are under way: one of each stream at most.
+fn lines(chunks: &[pb::Chunk]) -> u64 {
+    let ends = |chunk: &pb::Chunk| chunk.data.iter().filter(|byte| **byte == b'\n').count() as u64;
+    let mut under_way = HashMap::new();
+    for chunk in chunks.iter().filter(|chunk| !chunk.data.is_empty()) {
+        under_way.insert(chunk.stream, !chunk.data.ends_with(b"\n"));
+    }
+    let under_way = under_way.into_values().filter(|under_way| *under_way).count() as u64;
+    chunks.iter().map(ends).sum::<u64>() + under_way
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_under_way_is_a_line() {
+        let chunk = |stream: pb::Stream, data: &'static str| pb::Chunk {
+            stream: stream.into(),
+            data: data.into(),
+            ..Default::default()
+        };
+        let (out, err) = (pb::Stream::Stdout, pb::Stream::Stderr);
+        assert_eq!(lines(&[]), 0);
+        assert_eq!(lines(&[chunk(out, "a\nb"), chunk(out, "c\n")]), 2);
+        assert_eq!(lines(&[chunk(out, "a"), chunk(err, "b"), chunk(out, "c"), chunk(err, "")]), 2);
+    }
 }
