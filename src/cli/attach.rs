@@ -36,11 +36,11 @@ pub(super) struct Attach {
     /// Keys that leave it alone; `none`: there are no such keys.
     #[arg(long, value_name = "KEYS", default_value = DetachKeys::USUAL)]
     detach_keys: DetachKeys,
-    #[command(flatten)]
-    remote: Remote,
     /// The process: its id, or its name.
     #[arg(value_name = "ID")]
     which: String,
+    #[command(flatten)]
+    remote: Remote,
 }
 
 impl Attach {

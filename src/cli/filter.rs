@@ -112,7 +112,8 @@ fn mode(word: &str) -> Option<pb::Mode> {
     pb::Mode::from_str_name(&constant("MODE", word))
 }
 
-fn label(text: &str) -> Result<(String, String), String> {
+/// Reads a label.
+pub(super) fn label(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("a label is written KEY=VALUE")?;
     Ok((key.to_owned(), value.to_owned()))
 }

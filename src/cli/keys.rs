@@ -23,8 +23,6 @@ pub(super) struct Keys {
     waiting: Waiting,
     #[command(flatten)]
     printing: Printing,
-    #[command(flatten)]
-    remote: Remote,
     /// The process: its id, or its name.
     #[arg(value_name = "ID")]
     which: String,
@@ -36,6 +34,8 @@ pub(super) struct Keys {
         allow_hyphen_values = true
     )]
     keys: Vec<String>,
+    #[command(flatten)]
+    remote: Remote,
 }
 
 impl Keys {

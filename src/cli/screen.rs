@@ -21,11 +21,11 @@ pub(super) struct Screen {
     ansi: bool,
     #[command(flatten)]
     printing: Printing,
-    #[command(flatten)]
-    remote: Remote,
     /// The process: its id, or its name.
     #[arg(value_name = "ID")]
     which: String,
+    #[command(flatten)]
+    remote: Remote,
 }
 
 impl Screen {

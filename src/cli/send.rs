@@ -32,14 +32,14 @@ pub(super) struct Send {
     waiting: Waiting,
     #[command(flatten)]
     printing: Printing,
-    #[command(flatten)]
-    remote: Remote,
     /// The process: its id, or its name.
     #[arg(value_name = "ID")]
     which: String,
     /// What to type; words are joined by spaces.
     #[arg(required_unless_present_any = ["stdin", "eof", "enter"], trailing_var_arg = true, allow_hyphen_values = true)]
     text: Vec<String>,
+    #[command(flatten)]
+    remote: Remote,
 }
 
 impl Send {

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use super::options::state_dir_here;
+use super::local;
 use super::print;
 use crate::access::{BadGrant, Grant, Pattern};
 use crate::server::credentials::token_file;
@@ -25,13 +25,13 @@ enum Action {
     /// Makes a token and prints it. It is shown nowhere else: the file has a hash of it.
     New(New),
     /// Lists names, and what each may do.
-    List(Place),
+    List(Tokens),
     /// Takes a token back.
     Revoke {
         /// Its name.
         name: String,
         #[command(flatten)]
-        place: Place,
+        place: Tokens,
     },
 }
 
@@ -52,24 +52,23 @@ struct New {
     #[arg(long, value_name = "WHAT", value_parser = ["user", "env", "interpreter", "none"])]
     may: Vec<String>,
     #[command(flatten)]
-    place: Place,
+    place: Tokens,
 }
 
 /// Where tokens are.
 #[derive(clap::Args)]
-struct Place {
+struct Tokens {
     /// The file. The default is `tokens` in the state directory, which `serve` reads unless it is
     /// told to read another.
     #[arg(long, value_name = "PATH", env = "PROCYARD_TOKEN_FILE")]
     token_file: Option<PathBuf>,
-    /// The state directory. The default is the same as of `serve`.
-    #[arg(long, value_name = "PATH", env = "PROCYARD_STATE_DIR")]
-    state_dir: Option<PathBuf>,
+    #[command(flatten)]
+    supervisor: local::Place,
 }
 
-impl Place {
+impl Tokens {
     fn file(self) -> PathBuf {
-        let usual = || token_file::usual(&self.state_dir.unwrap_or_else(state_dir_here));
+        let usual = || token_file::usual(&self.supervisor.state_dir());
         self.token_file.unwrap_or_else(usual)
     }
 }

@@ -18,6 +18,7 @@ use super::trouble::Trouble;
 use super::words::{TIMED_OUT, read_span};
 use crate::grpc::pb;
 use crate::grpc::pb::wait_for::{Output, Quiet, Until};
+use crate::grpc::to_proto::duration;
 
 /// How long a process that does not read is waited for, between two looks.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
@@ -43,16 +44,12 @@ impl Waiting {
     /// The same for the service.
     pub(super) fn to_proto(&self) -> Option<pb::WaitFor> {
         let until = match (self.wait_quiet, &self.wait_output) {
-            (Some(span), _) => Until::Quiet(Quiet { r#for: proto_span(span) }),
+            (Some(span), _) => Until::Quiet(Quiet { r#for: Some(duration(span)) }),
             (None, Some(regex)) => Until::Output(Output { regex: regex.clone() }),
             (None, None) => return None,
         };
-        Some(pb::WaitFor { until: Some(until), timeout: proto_span(self.timeout) })
+        Some(pb::WaitFor { until: Some(until), timeout: Some(duration(self.timeout)) })
     }
-}
-
-fn proto_span(span: Duration) -> Option<prost_types::Duration> {
-    prost_types::Duration::try_from(span).ok()
 }
 
 /// Types into a process, which was found like this, when it has room. That and what is to be waited

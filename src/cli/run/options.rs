@@ -9,9 +9,11 @@ use std::time::Duration;
 use clap::ValueEnum;
 use clap::builder::NonEmptyStringValueParser;
 
+use crate::cli::filter::label;
 use crate::cli::trouble::Trouble;
 use crate::cli::words::read_span;
 use crate::grpc::pb;
+use crate::grpc::to_proto::duration;
 
 /// What a command on this machine has from here, so that it finds what it would find here.
 const FROM_HERE: [&str; 1] = ["PATH"];
@@ -42,7 +44,7 @@ pub(super) struct SpecOptions {
     #[arg(long)]
     shell: bool,
     /// A label. Repeatable.
-    #[arg(long, short, value_name = "KEY=VALUE", value_parser = pair)]
+    #[arg(long, short, value_name = "KEY=VALUE", value_parser = label)]
     label: Vec<(String, String)>,
     /// Whose it is.
     #[arg(long)]
@@ -125,7 +127,7 @@ impl SpecOptions {
             service: text(&self.service),
             restart: self.restart.map(When::to_proto),
             queue: text(&self.queue),
-            timeout: self.timeout.map(to_proto),
+            timeout: self.timeout.map(duration),
             stop: self.stop(terminal),
             limits: self.limits(),
             transcript_bytes: self.transcript_bytes(),
@@ -195,7 +197,7 @@ impl SpecOptions {
         let signal = self.stop_signal.clone().or(usual);
         (signal.is_some() || self.grace.is_some()).then(|| pb::Stop {
             signal: signal.unwrap_or_default(),
-            grace: self.grace.map(to_proto),
+            grace: self.grace.map(duration),
         })
     }
 
@@ -218,18 +220,6 @@ impl When {
         };
         pb::Restart { policy: policy.into(), ..Default::default() }
     }
-}
-
-/// A span of time as the API has it; one that is longer is as good as endless.
-fn to_proto(span: Duration) -> prost_types::Duration {
-    let seconds = i64::try_from(span.as_secs()).unwrap_or(i64::MAX);
-    prost_types::Duration { seconds, nanos: span.subsec_nanos().cast_signed() }
-}
-
-/// Reads a key and its value.
-fn pair(text: &str) -> Result<(String, String), String> {
-    let pair = text.split_once('=').ok_or("a key and a value are needed: KEY=VALUE")?;
-    Ok((pair.0.into(), pair.1.into()))
 }
 
 /// Reads a number of bytes.
