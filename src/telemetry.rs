@@ -7,7 +7,6 @@ pub mod file;
 
 mod line;
 
-use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, Write};
 
@@ -103,32 +102,12 @@ impl Write for Unblocked {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let ready = rustix::event::poll(&mut fds, Some(&now)).unwrap_or(0) > 0;
         if ready {
-            let _ = rustix::io::write(stderr, &cut(line));
+            let _ = rustix::io::write(stderr, line);
         }
         Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
-    }
-}
-
-/// As much of a line as is written, which ends as a line does: the next begins on its own.
-fn cut(line: &[u8]) -> Cow<'_, [u8]> {
-    match line.len() > AT_ONCE {
-        true => [&line[..AT_ONCE - 1], b"\n"].concat().into(),
-        false => line.into(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_line_that_is_cut_is_a_line() {
-        let line = |len: usize| [vec![b'a'; len - 1], vec![b'\n']].concat();
-        assert_eq!(*cut(&line(AT_ONCE)), line(AT_ONCE));
-        assert_eq!(*cut(&line(AT_ONCE + 1)), line(AT_ONCE));
     }
 }

@@ -146,6 +146,10 @@ impl Following {
         let something = batch.gap.is_some() || !batch.chunks.is_empty();
         // A new buffer each time: one who waits for news holds none.
         self.sights = self.view.see(batch, self.observer.next_seq()).await?.into();
+        if self.sights.is_empty() {
+            // None of it is wanted: that is not to lag behind.
+            self.follower.reached(self.observer.next_seq());
+        }
         Ok(something || !self.sights.is_empty())
     }
 }

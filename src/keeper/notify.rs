@@ -69,10 +69,14 @@ impl Notify {
     pub(super) fn flush(&mut self) {
         let Some(news) = &self.unsent else { return };
         let Some((socket, manager)) = self.manager.as_deref() else { return };
-        match socket.send_to_addr(news.as_bytes(), manager) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            // Nobody is there, or will be.
-            _ => self.unsent = None,
+        let sent = socket.send_to_addr(news.as_bytes(), manager);
+        let in_vain = |error: io::Error| {
+            use io::ErrorKind::{ConnectionRefused, NotFound, PermissionDenied};
+            // Nobody is there, or will be. Whoever is only busy is told later.
+            matches!(error.kind(), ConnectionRefused | NotFound | PermissionDenied)
+        };
+        if sent.map_or_else(in_vain, |_| true) {
+            self.unsent = None;
         }
     }
 }

@@ -67,7 +67,7 @@ pub(super) struct Ends<'a> {
 
 impl Spawner {
     /// Takes the slots and raises the limit of descriptors. Descriptors 0 to 2 are open, 0 is
-    /// `/dev/null`, and nothing else is: so the slots are 3 to 5.
+    /// `/dev/null`, and nothing else is below those that are kept: so the slots are 3 to 5.
     pub(super) fn new() -> io::Result<Spawner> {
         let null = || {
             rustix::fs::open(c"/dev/null", rustix::fs::OFlags::CLOEXEC, rustix::fs::Mode::empty())

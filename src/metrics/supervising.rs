@@ -114,7 +114,7 @@ impl Supervising {
         registry.register("procyard_exits", help, ends.clone());
         let help = "From asking the keeper for a process until it runs";
         registry.register_with_unit("procyard_spawn", help, Unit::Seconds, spawn.clone());
-        let help = "From handing records to the store until they are on the disk";
+        let help = "From handing records to the store until they are recorded";
         registry.register_with_unit("procyard_commit", help, Unit::Seconds, commit.clone());
         let help = "Commits that failed; each is tried again";
         registry.register("procyard_commit_failures", help, commit_failures.clone());

@@ -198,13 +198,16 @@ async fn start(
     };
     let mut launch = launch.map_err(|error| Error::Store(format!("the script: {error}")))?;
     launch.first_seq = first_seq;
-    let spawn = || keeper.spawn(launch.clone());
+    let spawn = async || {
+        let asked = Instant::now();
+        let spawned = keeper.spawn(launch.clone()).await;
+        if let Ok(Spawned { existed: false, .. }) = spawned {
+            metrics.spawned(asked.elapsed());
+        }
+        spawned
+    };
     failpoint::reach(Point::SpawnAsked);
-    let asked = Instant::now();
     let mut spawned = spawn().await;
-    if spawned.is_ok() {
-        metrics.spawned(asked.elapsed());
-    }
     failpoint::reach(Point::SpawnAnswered);
     if let Ok(Spawned { existed: true, key, .. }) = spawned {
         // Not this one: what no record knew had the same id, and has not been ended yet.

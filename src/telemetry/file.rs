@@ -28,9 +28,9 @@ pub fn begin(path: &Path) -> io::Result<()> {
     let path = std::path::absolute(path)?;
     let log =
         Log { previous: previous(&path), path, most_bytes: MOST_BYTES, alone: Mutex::new(()) };
-    rustix::stdio::dup2_stderr(open(&log.path)?)?;
-    let _ = LOG.set(log);
-    Ok(())
+    // What cannot be opened now may be later, when the next line is written.
+    let log = LOG.get_or_init(|| log);
+    Ok(rustix::stdio::dup2_stderr(open(&log.path)?)?)
 }
 
 /// Has the next line go to the file that is at the path.

@@ -2,7 +2,7 @@
 //!
 //! Owns the ids of calls, and the way from a call to the lines that are written while it is handled.
 //! The id is at hand and is looked at by whoever writes a line: a call whose lines nobody wants pays
-//! for no span, only for its name.
+//! for no span, only for its name. What is done once a call's changes are committed names the process.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};

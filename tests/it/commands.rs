@@ -26,8 +26,8 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::support::SOON;
 use crate::support::service::TestService;
+use crate::support::{SOON, with_usual_signals};
 
 /// A command that goes on by itself, to be read from; killed when dropped, and when it goes on for
 /// far too long, so that whoever reads from it does not wait for ever.
@@ -35,6 +35,7 @@ struct Running(Child, #[expect(dead_code, reason = "held while it may go on")] S
 
 impl Running {
     fn start(mut command: Command) -> Running {
+        with_usual_signals(&mut command);
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
         let (hold, held) = channel();

@@ -53,6 +53,20 @@ pub async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
+/// Signals mean the usual to a command: whoever runs the tests in the background, or by nohup, has
+/// some of them ignored, and that is handed down.
+pub fn with_usual_signals(command: &mut Command) {
+    let usual = || {
+        for number in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
+            // SAFETY: gives a signal its usual meaning.
+            unsafe { libc::signal(number, libc::SIG_DFL) };
+        }
+        Ok(())
+    };
+    // SAFETY: only system calls.
+    unsafe { command.pre_exec(usual) };
+}
+
 pub fn is_root() -> bool {
     rustix::process::getuid().is_root()
 }

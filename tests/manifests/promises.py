@@ -16,6 +16,10 @@ def wrong_in_pod(spec):
     yield security.get("runAsNonRoot") is True, "it may be root"
     yield security.get("runAsUser", 0) > 0 and security.get("runAsGroup", 0) > 0, "it has no user"
     yield security.get("fsGroup", 0) > 0, "its volumes have no group"
+    yield security.get("fsGroupChangePolicy") == "OnRootMismatch", "what its volumes hold is opened to the group"
+    for volume in spec["volumes"]:
+        bounded = "emptyDir" not in volume or "sizeLimit" in volume["emptyDir"]
+        yield bounded, f"its volume {volume['name']} may fill the node's disk"
     yield security.get("seccompProfile") == {"type": "RuntimeDefault"}, "it has no seccomp profile"
 
 
@@ -47,8 +51,13 @@ def wrong_in_server(container, is_sidecar):
         yield {"periodSeconds", "failureThreshold"} <= set(probe), f"how often its {kind} probe is tried is not said"
     yield any(arg.startswith("--root=") for arg in args) and "--no-new-privileges" in args, "what it runs is not confined"
     mounts = [each["mountPath"] for each in container["volumeMounts"]]
-    state = next((each["value"] for each in container.get("env", []) if each["name"] == "PROCYARD_STATE_DIR"), "")
+    env = {each["name"]: each["value"] for each in container.get("env", [])}
+    state = env.get("PROCYARD_STATE_DIR", "")
     yield any(state.startswith(f"{mount}/") for mount in mounts), "its state is not in a directory of a volume"
+    yield env.get("HOME") in mounts, "its home cannot be written"
+    kept = next((int(arg.partition("=")[2]) for arg in args if arg.startswith("--max-transcripts-mib=")), None)
+    memory = int(container["resources"]["limits"]["memory"].removesuffix("Gi")) * 1024
+    yield kept is not None and kept <= memory / 2, "output may take the memory of what runs"
 
 
 def wrong(document):
@@ -65,11 +74,30 @@ def wrong(document):
     yield servers == 1, "not one container serves"
 
 
+def wrong_for_callers(workload, services):
+    """What is wrong with how a StatefulSet is found and whom it lets in."""
+    args = [arg for container in workload["spec"]["template"]["spec"]["containers"] for arg in container["args"]]
+    yield any(arg.startswith("--tls-client-ca=") for arg in args), "callers need no certificates"
+    names = [service["metadata"]["name"] for service in services]
+    yield names == [workload["spec"]["serviceName"]], "not one Service is its own"
+    labels = workload["spec"]["template"]["metadata"]["labels"]
+    for service in (service["spec"] for service in services):
+        yield service.get("clusterIP") == "None", "its Service is not headless"
+        yield service.get("publishNotReadyAddresses") is True, "who is busy cannot be found"
+        yield service["selector"].items() <= labels.items(), "its Service selects others"
+
+
 def main(path):
     with open(path) as file:
-        documents = [each for each in yaml.safe_load_all(file) if "template" in each["spec"]]
-    problems = [what for document in documents for holds, what in wrong(document) if not holds]
-    if len(documents) != 1:
+        documents = list(yaml.safe_load_all(file))
+    services = [each for each in documents if each["kind"] == "Service"]
+    workloads = [each for each in documents if each["kind"] != "Service"]
+    checks = [check for workload in workloads for check in wrong(workload)]
+    for workload in workloads:
+        if workload["kind"] == "StatefulSet":
+            checks += wrong_for_callers(workload, services)
+    problems = [what for holds, what in checks if not holds]
+    if len(workloads) != 1:
         problems.append("not one workload")
     sys.exit("\n".join(f"{path}: {problem}" for problem in problems) or None)
 

@@ -16,7 +16,8 @@ from walk import Yard, walk
 # An app that does nothing by itself, and whose user the manifest says.
 APP = manifest.Image(["/bin/sleep"], ["1000000"], 0, 0)
 
-BRING = "mkdir /workspace/bin && cp /bin/busybox /workspace/bin && /workspace/bin/busybox --install -s /workspace/bin"
+# As the group of the volumes, so that commands may write there, too.
+BRING = "umask 002 && mkdir /workspace/bin && cp /bin/busybox /workspace/bin && /workspace/bin/busybox --install -s /workspace/bin"
 
 
 def sidecar(pod, _place, _token):
@@ -26,8 +27,12 @@ def sidecar(pod, _place, _token):
     pod.start("app")
     brought = pod.inside("app", "/bin/sh", "-c", BRING)
     assert brought.returncode == 0, brought
+    finds_it_by_itself(pod, "procyard")
     address = pod.spec.container("app").env["PROCYARD_SERVER"]
-    return Yard(pod, "procyard", lambda *argv: pod.inside("app", *argv), ["-plaintext"], address, "/workspace/bin")
+    yard = Yard(pod, "procyard", lambda *argv: pod.inside("app", *argv), ["-plaintext"], address, "/workspace/bin")
+    written = yard.start("echo hi >/workspace/bin/written", wait={"exit": {}})
+    assert written["process"]["exit"]["outcome"] == "OUTCOME_SUCCEEDED", written
+    return yard
 
 
 def side_loaded(pod, _place, token):

@@ -41,7 +41,7 @@ def text(chunks):
 
 
 def what_runs_is_locked_in(yard):
-    line = "id -u; pwd; grep -E 'CapBnd|NoNewPrivs|Seccomp:' /proc/self/status; (echo > /file) 2>&1; exit 3"
+    line = "id -u; pwd; grep -E 'CapBnd|NoNewPrivs|Seccomp:' /proc/self/status; touch ~/file && rm ~/file; (echo > /file) 2>&1; exit 3"
     answer = yard.start(line, wait={"exit": {}})
     said = text(answer["chunks"]).splitlines()
     assert answer["process"]["exit"]["code"] == 3, answer

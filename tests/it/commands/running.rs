@@ -11,7 +11,7 @@ use super::{Running, failed, finished, in_shell, printed};
 use crate::support::service::*;
 use crate::support::transcript::wait;
 use crate::support::tty::Tty;
-use crate::support::{Gate, SOON, soon};
+use crate::support::{Gate, SOON, binary, soon};
 
 /// How often the server is killed under a command.
 const KILLS: usize = 4;
@@ -191,6 +191,24 @@ fn signals_reach_the_process() {
     assert_eq!(next_line(&mut stdout), "ready\n");
     kill_pid(child.0.id().cast_signed(), libc::SIGTERM);
     assert_eq!(code(&child.finished()), 143);
+}
+
+#[test]
+fn a_signal_that_is_ignored_here_is_not_passed_on() {
+    let service = TestService::start();
+    // As a shell starts what it runs in the background.
+    let mut command = in_shell(&service, &format!("trap '' INT; exec {} run -- cat", binary()));
+    command.stdin(Stdio::piped());
+    let mut child = Running::start(command);
+    let (mut stdin, stdout) = (child.0.stdin.take().unwrap(), child.0.stdout.take().unwrap());
+    let mut stdout = BufReader::new(stdout);
+    for line in ["one\n", "two\n"] {
+        stdin.write_all(line.as_bytes()).unwrap();
+        assert_eq!(next_line(&mut stdout), line);
+        kill_pid(child.0.id().cast_signed(), libc::SIGINT);
+    }
+    drop(stdin);
+    assert_eq!(code(&child.finished()), 0);
 }
 
 #[test]

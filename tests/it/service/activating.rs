@@ -267,7 +267,10 @@ async fn the_manager_is_told_when_it_serves_and_not_before_and_when_it_stops() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_manager_is_told_of_an_upgrade_and_when_it_is_over() {
-    let activated = Activated::new();
+    let directory = tempfile::tempdir().unwrap();
+    let [copy, broken] = ["copy", "broken"].map(|name| directory.path().join(name));
+    assert!(Command::new("cp").arg(binary()).arg(&copy).status().unwrap().success());
+    let activated = Activated::of(&copy, directory);
     let (unix, notify) = (activated.socket(), activated.directory.path().join("notify"));
     let manager = Manager::at(&notify);
     let activated = activated.pass(&[&unix]).with(|command, _| {
@@ -284,6 +287,14 @@ async fn the_manager_is_told_of_an_upgrade_and_when_it_is_over() {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let now = Duration::new(now.tv_sec.cast_unsigned(), 0) + Duration::from_secs(1);
         assert!(Duration::from_micros(time) <= now);
+        assert!(manager.next().starts_with("READY=1\n"));
+        // One that is refused is over as well.
+        fs::write(&broken, "#!/bin/sh\nexit 1\n").unwrap();
+        fs::set_permissions(&broken, fs::Permissions::from_mode(0o700)).unwrap();
+        fs::rename(&broken, &copy).unwrap();
+        service.signal(libc::SIGHUP);
+        // That the last one is over may be told by two who know it.
+        while !manager.next().starts_with("RELOADING=1\n") {}
         assert!(manager.next().starts_with("READY=1\n"));
     });
 }

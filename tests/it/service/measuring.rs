@@ -210,6 +210,26 @@ async fn who_follows_and_does_not_read_is_seen_to_fall_behind() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_has_come_to_the_end_is_not_behind_though_none_of_it_was_wanted() {
+    let measured = Measured::start().await;
+    let mut client = measured.service.client().await;
+    let (followers, all) = ("procyard_followers", "procyard_follower_lag_all_chunks");
+    begin(&mut client, "a", shell("echo out; exec sleep 600")).await;
+    let printed = pb::WaitRequest { wait: Some(until_output("out")), ..wait_for_it("a") };
+    assert!(soon(client.wait(printed)).await.unwrap().into_inner().wait.unwrap().met);
+    for stream in [pb::Stream::Stdout, pb::Stream::Stderr] {
+        let streams = vec![stream.into()];
+        let heartbeat_interval = Some(millis(600_000));
+        let request = pb::FollowRequest { streams, heartbeat_interval, ..follow("a") };
+        let following = ask_follow(&mut client, request).await;
+        measured.becomes(followers, |found| found == 1.0).await;
+        measured.becomes(all, |found| found == 0.0).await;
+        drop(following);
+        measured.becomes(followers, |found| found == 0.0).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_are_counted_by_how_they_end_and_refusals_are_as_well() {
     let measured = Measured::start().await;
     let mut client = measured.service.client().await;

@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
-use super::SOON;
+use super::{SOON, with_usual_signals};
 
 /// A command on a terminal of its own, killed when dropped.
 pub struct Tty {
@@ -41,6 +41,7 @@ impl Tty {
         // Before it starts, so that it never sees another.
         set_size(&master, rows, cols);
         command.stdin(slave()).stdout(slave()).stderr(slave());
+        with_usual_signals(&mut command);
         // SAFETY: two system calls.
         unsafe {
             command.pre_exec(|| {

@@ -8,6 +8,7 @@ use crate::support::{binary, have};
 /// What a unit file says, line by line.
 struct Unit {
     path: PathBuf,
+    text: &'static str,
     lines: Vec<(String, String)>,
 }
 
@@ -29,7 +30,7 @@ impl Unit {
         let lines = text.lines().filter(|line| !line.starts_with(['#', '[']));
         let lines = lines.filter_map(|line| line.split_once('='));
         let lines = lines.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-        Unit { path, lines }
+        Unit { path, text, lines }
     }
 
     /// What is said of something, which must be said once.
@@ -120,9 +121,8 @@ fn systemd_understands_every_line() {
         command.args([manager, "verify"]).env("XDG_RUNTIME_DIR", directory.path());
         for name in [service, socket] {
             let unit = Unit::read(name);
-            let text = std::fs::read_to_string(&unit.path).unwrap();
             // What is to be executed has to be there.
-            let text = text.replace("/usr/local/bin/procyard", &binary());
+            let text = unit.text.replace("/usr/local/bin/procyard", &binary());
             let text = text.replace("%h/.local/bin/procyard", &binary());
             let copy = directory.path().join(unit.path.file_name().unwrap());
             std::fs::write(&copy, text).unwrap();
