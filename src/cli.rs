@@ -41,6 +41,7 @@ mod token;
 mod upgrade;
 
 use std::error::Error;
+use std::io;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -144,7 +145,10 @@ pub fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => match error.downcast::<Trouble>() {
             Ok(trouble) => trouble.end(),
-            Err(error) => Trouble::new(error.to_string()).end(),
+            Err(error) => match error.downcast::<io::Error>() {
+                Ok(error) => Trouble::from(*error).end(),
+                Err(error) => Trouble::new(error.to_string()).end(),
+            },
         },
     }
 }
@@ -210,7 +214,7 @@ fn misread(error: &clap::Error) -> ExitCode {
     let said = error.to_string();
     let what = said.split("\n\n").next().unwrap_or_default();
     let what: Vec<_> = what.trim_start_matches("error:").split_whitespace().collect();
-    let command = std::env::args().nth(1);
+    let command = std::env::args_os().nth(1).and_then(|word| word.into_string().ok());
     let command = command.filter(|word| Cli::command().find_subcommand(word).is_some());
     let command = command.map(|word| format!(" {word}")).unwrap_or_default();
     let line = format!("{}; see `procyard{command} --help`", what.join(" "));

@@ -63,7 +63,7 @@ impl Attach {
         let reads = terminal || process.stdin.is_some_and(|stdin| stdin.open);
         let stdin = reads && !self.no_stdin && session::stdin_is_open();
         let sits = stdin && terminal && io::stdin().is_terminal();
-        let detach = sits.then(|| self.detach_keys.clone()).filter(DetachKeys::are_any);
+        let detach = sits.then(|| self.detach_keys.clone());
         let follows_window = terminal && !self.no_stdin;
         // It may be waited for: that is ended by ^C as in any command.
         let screen = match terminal && !self.since_start && io::stdout().is_terminal() {
@@ -107,6 +107,7 @@ impl Attach {
     fn greet(&self, id: &str, detach: Option<&DetachKeys>) {
         if io::stderr().is_terminal() {
             let keys = detach.map_or("^C".into(), ToString::to_string);
+            let keys = if keys.is_empty() { "no key".into() } else { keys };
             print::tell(format!("attached to {id}; {keys} leaves it alone"));
         }
     }

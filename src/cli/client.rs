@@ -25,11 +25,14 @@ pub(super) use resumed::{Resumable, Resumed};
 
 use super::options::state_dir_here;
 use super::trouble::Trouble;
-use crate::grpc::pb::process_service_client::ProcessServiceClient;
+use crate::grpc::pb::{self, process_service_client::ProcessServiceClient};
 use crate::server::credentials::token_file;
 
 /// How long a connection may take to be made.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long somebody may take to turn out to be procyard: a server that is being replaced is back
+/// by then.
+const MEETING: Duration = Duration::from_secs(5);
 /// How often is asked whether the other side is still there, and how long it may take to answer:
 /// who waits for an answer would else wait for ever on a connection that died without a word.
 const PING: Duration = Duration::from_secs(15);
@@ -83,7 +86,27 @@ impl Remote {
     pub(super) async fn connect(&self) -> Result<Client, Trouble> {
         let bearer = self.bearer()?;
         let client = ProcessServiceClient::with_interceptor(self.channel().await?, bearer);
-        Ok(client.max_decoding_message_size(LARGEST_ANSWER))
+        let client = client.max_decoding_message_size(LARGEST_ANSWER);
+        if let Place::Tcp(_) = self.place() {
+            self.meet(client.clone()).await?;
+        }
+        Ok(client)
+    }
+
+    /// Finds out who is at the other end: on a port it may be anybody, and to speak with somebody
+    /// else looks as if the connection was lost, again and again.
+    async fn meet(&self, mut client: Client) -> Result<(), Trouble> {
+        let mut attempts = Attempts::within(MEETING);
+        loop {
+            match client.get_server_info(pb::GetServerInfoRequest {}).await {
+                Err(status) if is_lost(&status) && reason(&status).is_none() => {
+                    let hint = if self.tls_ca.is_some() { "" } else { "; --tls-ca speaks TLS" };
+                    let nobody = format!("{} does not answer as procyard{hint}", self.place());
+                    attempts.pause_after(status).await.map_err(|_| Trouble::new(nobody))?;
+                }
+                _ => return Ok(()),
+            }
+        }
     }
 
     /// The connection alone, for other services.

@@ -1,12 +1,12 @@
 //! `procyard completions`: what a shell must know to complete commands and options.
 
-use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 
 use super::Cli;
+use super::print;
 use super::trouble::Trouble;
 
 /// Prints what a shell must know to complete commands and options.
@@ -24,9 +24,7 @@ impl Completions {
     pub(super) fn run(self) -> Result<ExitCode, Trouble> {
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut offered(), "procyard", &mut script);
-        let mut out = io::stdout().lock();
-        out.write_all(&script)?;
-        out.flush()?;
+        print::to_stdout(&script)?;
         Ok(ExitCode::SUCCESS)
     }
 }

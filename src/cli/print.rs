@@ -7,9 +7,11 @@ mod json;
 mod table;
 
 use std::fmt::Display;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IoSlice, IsTerminal};
+use std::os::fd::BorrowedFd;
 
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 
 use crate::telemetry::colours_are_welcome;
 pub(super) use json::json;
@@ -41,10 +43,18 @@ impl Printing {
 
 /// Writes a line to stdout.
 pub(super) fn line(text: impl AsRef<str>) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    out.write_all(text.as_ref().as_bytes())?;
-    out.write_all(b"\n")?;
-    out.flush()
+    let text = IoSlice::new(text.as_ref().as_bytes());
+    write_all(rustix::stdio::stdout(), &mut [text, IoSlice::new(b"\n")])
+}
+
+/// Writes bytes to stdout as they are.
+pub(super) fn to_stdout(bytes: &[u8]) -> io::Result<()> {
+    write_all(rustix::stdio::stdout(), &mut [IoSlice::new(bytes)])
+}
+
+/// The same to stderr.
+pub(super) fn to_stderr(bytes: &[u8]) -> io::Result<()> {
+    write_all(rustix::stdio::stderr(), &mut [IoSlice::new(bytes)])
 }
 
 /// Tells people something, in a line on stderr that is the command's own. It waits until it is
@@ -53,19 +63,19 @@ pub(super) fn tell(line: impl Display) {
     let _ = to_stderr(format!("procyard: {line}\n").as_bytes());
 }
 
-/// Writes all of it to stderr, even if others have set it not to block: they may share it.
-pub(super) fn to_stderr(mut bytes: &[u8]) -> io::Result<()> {
-    let mut stderr = io::stderr().lock();
-    while !bytes.is_empty() {
-        match stderr.write(bytes) {
+/// Writes all of it, even if others have set the descriptor not to block: they may share it.
+pub(super) fn write_all(fd: BorrowedFd<'_>, mut left: &mut [IoSlice<'_>]) -> io::Result<()> {
+    // Those that are empty are written already.
+    IoSlice::advance_slices(&mut left, 0);
+    while !left.is_empty() {
+        match rustix::io::writev(fd, left) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(taken) => bytes = &bytes[taken..],
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                let mut fds = [PollFd::new(&stderr, PollFlags::OUT)];
-                let _ = rustix::event::poll(&mut fds, None);
+            Ok(taken) => IoSlice::advance_slices(&mut left, taken),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => {
+                let _ = poll(&mut [PollFd::new(&fd, PollFlags::OUT)], None);
             }
-            Err(error) => return Err(error),
+            Err(errno) => return Err(errno.into()),
         }
     }
     Ok(())

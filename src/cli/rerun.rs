@@ -11,7 +11,8 @@ use crate::grpc::pb;
 /// Runs a finished process again, under its id and as it was.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  procyard rerun --force ID && procyard logs --follow ID")]
+  procyard rerun --force ID && procyard wait ID
+  procyard rerun --force ID && procyard attach --acknowledge --since-start ID")]
 pub(super) struct Rerun {
     /// The process: its id, or its name.
     id: String,
@@ -45,6 +46,14 @@ impl Rerun {
             print::line(print::json(&process))?;
         } else {
             print::line(format!("{}: run {}", process.id, process.run))?;
+        }
+        let spec = process.spec.unwrap_or_default();
+        if spec.overflow() == pb::Overflow::Block {
+            // `run` has started it so, as it was its reader.
+            print::tell(format!(
+                "it waits when its transcript is full, until `procyard attach --acknowledge {}` reads it",
+                process.id
+            ));
         }
         Ok(ExitCode::SUCCESS)
     }

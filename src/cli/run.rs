@@ -142,21 +142,40 @@ impl Run {
         let id = process.id;
         let left = Session::begin(client.clone(), id.clone(), manner, signals).run().await;
         session::tidy(client.clone(), &id, self.tty, &left).await;
-        match left? {
-            Left::Ended(process) => {
+        match left {
+            Ok(Left::Ended(process)) => {
                 words::end_by_others(&process).into_iter().for_each(print::tell);
-                if self.rm {
-                    forget(client, id).await?;
-                }
+                self.forget(client, id).await;
                 end_like(&process);
                 Ok(words::exit_code(&process).into())
             }
-            Left::Detached => {
+            Ok(Left::Detached) => {
                 print::tell(format!("{id} runs on; `procyard attach {id}` comes back"));
                 Ok(ExitCode::SUCCESS)
             }
-            Left::Asked(number) => Ok(words::by_signal(number).into()),
-            Left::Unwritable(error) => Err(error.into()),
+            Ok(Left::Unwritable(error)) => {
+                self.forget(client, id).await;
+                Err(error.into())
+            }
+            Ok(Left::Asked(number)) => {
+                // Anybody else may be who does not read what was to be written.
+                if std::io::stderr().is_terminal() {
+                    print::tell(format!("{id} may run on; `procyard kill {id}` ends it"));
+                }
+                Ok(words::by_signal(number).into())
+            }
+            Err(trouble) => Err(Trouble::new(format!("{trouble}; {id} may run on"))),
+        }
+    }
+
+    /// Frees it when it has ended, if it is to be. Its code is passed on all the same.
+    async fn forget(&self, mut client: Client, id: String) {
+        if !self.rm {
+            return;
+        }
+        let request = pb::DeleteRequest { id: id.clone(), force: false, allow_missing: true };
+        if let Err(status) = again(async || client.delete(request.clone()).await).await {
+            print::tell(format!("{id} is kept: {}", Trouble::from(status)));
         }
     }
 }
@@ -255,10 +274,4 @@ fn terminal() -> pb::Terminal {
     let size = session::window().unwrap_or_default();
     let term = std::env::var("TERM").unwrap_or_default();
     pb::Terminal { rows: size.rows, cols: size.cols, term }
-}
-
-async fn forget(mut client: Client, id: String) -> Result<(), Trouble> {
-    let request = pb::DeleteRequest { id, force: false, allow_missing: true };
-    again(async || client.delete(request.clone()).await).await?;
-    Ok(())
 }

@@ -1,6 +1,5 @@
 //! `procyard screen`: what the terminal of a process shows.
 
-use std::io::{self, Write};
 use std::process::ExitCode;
 
 use super::client::{Remote, again};
@@ -37,9 +36,7 @@ impl Screen {
         if self.printing.is_json() {
             print::line(print::json(&screen))?;
         } else if self.ansi {
-            let mut out = io::stdout().lock();
-            out.write_all(&screen.ansi)?;
-            out.flush()?;
+            print::to_stdout(&screen.ansi)?;
         } else {
             // What is below all that is shown says nothing.
             let used = screen.rows.iter().rposition(|row| !row.is_empty()).map_or(0, |row| row + 1);

@@ -232,7 +232,7 @@ impl Session {
                 }
             }
             Done::Signalled { gone } => {
-                self.asked_in_vain |= gone;
+                self.asked_in_vain = gone;
                 let next = self.telling.done(Instant::now());
                 next.into_iter().for_each(|number| self.errands.signal(number));
             }
@@ -255,7 +255,6 @@ impl Session {
         }
         if self.unwritable.is_none() {
             self.unwritable = Some(error);
-            self.tell(libc::SIGPIPE);
             self.errands.close();
         }
         None

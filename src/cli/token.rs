@@ -1,7 +1,6 @@
 //! `procyard token`: makes tokens, and takes them back.
 
 use std::error::Error;
-use std::io::{self, Write};
 use std::path::PathBuf;
 
 use super::local;
@@ -91,13 +90,13 @@ impl Token {
                 let grant = new.grant()?;
                 let (name, file) = (new.name, new.place.file());
                 let token = token_file::add(&file, &name, &grant)?;
-                writeln!(io::stdout(), "{token}")?;
+                print::line(token)?;
                 let file = file.display();
                 print::tell(format!("{name} may act as {grant} wherever {file} is the token file"));
             }
             Action::List(place) => {
                 for (name, grant) in token_file::list(&place.file())? {
-                    writeln!(io::stdout(), "{name} {grant}")?;
+                    print::line(format!("{name} {grant}"))?;
                 }
             }
             Action::Revoke { name, place } => {

@@ -6,7 +6,7 @@
 //! What was to be waited for may have been printed before the repeated write: it is looked for in
 //! all that came since the process was found.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -125,11 +125,10 @@ pub(super) fn show(
     } else {
         for chunk in &answer.chunks {
             match chunk.stream() {
-                pb::Stream::Stderr => io::stderr().write_all(&chunk.data)?,
-                _ => io::stdout().write_all(&chunk.data)?,
+                pb::Stream::Stderr => print::to_stderr(&chunk.data)?,
+                _ => print::to_stdout(&chunk.data)?,
             }
         }
-        io::stdout().flush()?;
     }
     let id = answer.process.as_ref().map(|process| process.id.as_str()).unwrap_or_default();
     match &answer.wait {

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use super::local::{Keeper, Place};
+use super::print;
 use crate::keeper::answer_path;
 
 /// How long the keeper may take to tell: the new server has 10 s to say who it is and 10 s to
@@ -36,7 +37,7 @@ impl Upgrade {
         keeper.signal(Signal::HUP)?;
         let line = answer.wait(|| keeper.ends_within(Duration::ZERO).is_ok_and(|ended| !ended))?;
         if line.starts_with("upgraded") {
-            writeln!(io::stdout(), "{line}")?;
+            print::line(line)?;
             return Ok(());
         }
         Err(line.into())

@@ -77,7 +77,7 @@ impl Wait {
         if self.printing.is_json() {
             print::line(print::json(&answer))?;
         } else {
-            print::line(format!("{id}: {}", told(&answer)))?;
+            print::line(format!("{id}: {}", self.told(&answer)))?;
         }
         Ok(self.code(&answer))
     }
@@ -104,19 +104,21 @@ impl Wait {
             (false, ..) => ENDED_BEFORE,
         }
     }
-}
 
-/// What came of it, in a line.
-fn told(answer: &pb::WaitResponse) -> String {
-    let result = answer.wait.clone().unwrap_or_default();
-    let process = answer.process.clone().unwrap_or_default();
-    match (result.r#match, process.exit) {
-        (Some(matching), _) => {
-            format!("printed {} in chunk {}", print::harmless(&matching.text), matching.seq)
+    /// What came of it, in a line.
+    fn told(&self, answer: &pb::WaitResponse) -> String {
+        let result = answer.wait.clone().unwrap_or_default();
+        let process = answer.process.clone().unwrap_or_default();
+        match (result.r#match, process.exit) {
+            (Some(matching), _) => {
+                format!("printed {} in chunk {}", print::harmless(&matching.text), matching.seq)
+            }
+            (None, _) if result.timed_out => "the time is over".into(),
+            (None, Some(exit)) if process.state == i32::from(pb::State::Exited) => {
+                words::end(&exit)
+            }
+            (None, _) if self.ready => "ready".into(),
+            (None, _) => "quiet".into(),
         }
-        (None, _) if result.timed_out => "the time is over".into(),
-        (None, Some(exit)) if process.state == i32::from(pb::State::Exited) => words::end(&exit),
-        (None, _) if process.ready => "ready".into(),
-        (None, _) => "quiet".into(),
     }
 }

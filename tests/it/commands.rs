@@ -9,6 +9,7 @@ mod habits;
 mod healthcheck;
 mod info;
 mod install;
+mod interrupting;
 mod kill;
 mod logs;
 mod ps;

@@ -27,7 +27,12 @@ pub(in crate::cli) struct Attempts {
 
 impl Attempts {
     pub(in crate::cli) fn begin() -> Attempts {
-        Attempts { until: Instant::now() + PATIENCE, pause: FIRST_PAUSE }
+        Attempts::within(PATIENCE)
+    }
+
+    /// Those that are made within a time.
+    pub(in crate::cli) fn within(patience: Duration) -> Attempts {
+        Attempts { until: Instant::now() + patience, pause: FIRST_PAUSE }
     }
 
     /// Pauses after a connection was lost; any other status, and the last one, is the caller's.

@@ -31,7 +31,7 @@ impl Reading<'_> {
             let cursor = answer.cursor.unwrap_or_default();
             let there = *there.get_or_insert(cursor.latest_seq);
             if let Some(view) = self.request.view.as_ref().filter(|view| has_ends(view)) {
-                tell_what_did_not_fit(view, &answer.chunks, answer.omitted, writing)?;
+                tell_what_did_not_fit(view, &answer.chunks, answer.omitted, writing);
                 return Ok(cursor.next_seq);
             }
             // A line under way that does not match yet is left for later, again and again.
@@ -55,16 +55,13 @@ fn tell_what_did_not_fit(
     chunks: &[pb::Chunk],
     omitted: Option<pb::Omitted>,
     writing: &Writing,
-) -> Result<(), Trouble> {
+) {
     let asked = u64::from(view.head_lines) + u64::from(view.tail_lines);
-    let shown = lines(chunks);
     let omitted = omitted.unwrap_or_default();
     // With lines around matches there are more than were asked for, and nobody can tell.
-    let all_asked = view.grep.is_empty() && shown < asked.min(shown + omitted.lines);
-    if all_asked && omitted.lines > 0 {
+    if view.grep.is_empty() && lines(chunks) < asked && omitted.lines > 0 {
         writing.omitted(&omitted);
     }
-    Ok(())
 }
 
 /// How many lines there are, those included that are under way: one of each stream at most.

@@ -1,6 +1,6 @@
 //! Output as it goes out: stdout to stdout, stderr to stderr, byte by byte; or as JSON.
 
-use std::io::{self, Write};
+use std::io;
 
 use super::super::print;
 use super::super::words;
@@ -33,12 +33,7 @@ impl Writing {
             }
             None => &chunk.data[..],
         };
-        if to_stderr {
-            return print::to_stderr(bytes);
-        }
-        let mut out = io::stdout().lock();
-        out.write_all(bytes)?;
-        out.flush()
+        if to_stderr { print::to_stderr(bytes) } else { print::to_stdout(bytes) }
     }
 
     /// Tells what is missing here.

@@ -1,6 +1,6 @@
 //! Columns of text, as wide as what is in them.
 
-use std::io::{self, Write};
+use std::io;
 
 use super::Colour;
 
@@ -33,7 +33,7 @@ impl Table {
 
     /// Writes all to stdout.
     pub(in crate::cli) fn print(&self) -> io::Result<()> {
-        let mut out = io::stdout().lock();
+        let mut all = String::new();
         let widths = self.widths();
         for row in &self.rows {
             let mut line = String::new();
@@ -43,9 +43,10 @@ impl Table {
                 line.push_str(&colour.paint(text));
                 gap = width - length(text) + BETWEEN;
             }
-            writeln!(out, "{}", line.trim_end())?;
+            all.push_str(line.trim_end());
+            all.push('\n');
         }
-        out.flush()
+        super::to_stdout(all.as_bytes())
     }
 
     /// Cuts the last column, so that no row is wider, if its heading can be.

@@ -12,11 +12,6 @@ pub(in crate::cli) struct DetachKeys(Vec<u8>);
 impl DetachKeys {
     /// Those of Docker.
     pub(in crate::cli) const USUAL: &str = "ctrl-p,ctrl-q";
-
-    /// Whether there are any.
-    pub(in crate::cli) fn are_any(&self) -> bool {
-        !self.0.is_empty()
-    }
 }
 
 impl FromStr for DetachKeys {

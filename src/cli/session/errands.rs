@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tonic::Status;
 
+use super::signals;
 use crate::cli::client::{self, Attempts, Client, again};
 use crate::grpc::pb;
 
@@ -92,7 +93,8 @@ impl Errands {
         });
     }
 
-    /// Sends a signal to the process and its group, as a terminal would.
+    /// Sends a signal to the process and its group, as a terminal would. One that asks to end ends
+    /// a process that waits for its turn, too.
     pub(super) fn signal(&self, number: i32) {
         self.give(async move |mut client, id| {
             let sent = signal(&mut client, id, number).await;
@@ -100,13 +102,12 @@ impl Errands {
         });
     }
 
-    /// Ends it if it does not care that nobody reads what it prints.
+    /// Tells it that nobody reads what it prints, and ends it if it does not care.
     pub(super) fn close(&self) {
         self.give(async move |mut client, id| {
+            let _ = signal(&mut client, id.clone(), libc::SIGPIPE).await;
             tokio::time::sleep(UNREAD).await;
-            let target = Some(pb::kill_request::Target::Id(id));
-            let request = pb::KillRequest { target, ..Default::default() };
-            let _ = again(async || client.kill(request.clone()).await).await;
+            let _ = kill(&mut client, id).await;
             None
         });
     }
@@ -145,9 +146,22 @@ async fn signal(client: &mut Client, id: String, number: i32) -> Result<(), Stat
             Err(status) if reason(&status) == "SHUTTING_DOWN" => {
                 attempts.pause_after(status).await?;
             }
+            Err(status) if is_gone(&status) && signals::ends(number) => {
+                // Nobody is there yet who could end by it.
+                let found = again(async || client.get(look.clone()).await).await?;
+                let state = found.process.unwrap_or_default().state();
+                let waits = matches!(state, pb::State::Queued | pb::State::Backoff);
+                return if waits { kill(client, request.id).await } else { Err(status) };
+            }
             sent => return sent.map(drop),
         }
     }
+}
+
+async fn kill(client: &mut Client, id: String) -> Result<(), Status> {
+    let target = Some(pb::kill_request::Target::Id(id));
+    let request = pb::KillRequest { target, ..Default::default() };
+    again(async || client.kill(request.clone()).await).await.map(drop)
 }
 
 /// Whether a refusal tells that the process has ended.

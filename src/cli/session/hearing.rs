@@ -3,7 +3,7 @@
 use tonic::Status;
 
 use super::errands::reason;
-use super::input::life;
+use super::input::{given, life};
 use super::line::{Call, Heard, Line};
 use super::{Session, window};
 use crate::cli::client::is_lost;
@@ -33,12 +33,7 @@ impl Session {
         self.next_seq = Some(self.next_seq.unwrap_or(attached.next_seq));
         let process = attached.process.unwrap_or_default();
         let waits = matches!(process.state(), pb::State::Queued | pb::State::Backoff);
-        let mut stdin = process.stdin.unwrap_or_default();
-        if waits {
-            // It has been given nothing yet; one before it may have.
-            stdin.accepted_bytes = 0;
-        }
-        self.input.resume(life(&process), &stdin, self.manner.terminal);
+        self.input.resume(life(&process), &given(&process), self.manner.terminal);
         self.runs = false;
         if !waits {
             self.begun();
@@ -108,7 +103,7 @@ impl Session {
                 self.input.give_up();
             }
             // Typed to one that waits for its restart.
-            "NOT_RUNNING" => self.input.forget(),
+            "NOT_RUNNING" => self.input.forget_sent(),
             _ if is_lost(&status) => {}
             _ => return Err(status.into()),
         }

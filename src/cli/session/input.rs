@@ -46,6 +46,18 @@ pub(super) fn life(process: &pb::Process) -> Life {
     (process.run, process.restarts)
 }
 
+/// What it was given so far. One that is yet to be launched was given nothing: what is counted was
+/// its predecessor's.
+pub(super) fn given(process: &pb::Process) -> pb::Stdin {
+    let stdin = process.stdin.unwrap_or_default();
+    match process.state() {
+        pb::State::Queued | pb::State::Backoff | pb::State::Starting => {
+            pb::Stdin { accepted_bytes: 0, ..stdin }
+        }
+        _ => stdin,
+    }
+}
+
 /// Whether the input is at its end.
 #[derive(Debug, Default, PartialEq, Eq)]
 enum End {
@@ -93,14 +105,15 @@ impl Input {
 
     /// Nobody takes it: what was not sent never will be.
     pub(super) fn give_up(&mut self) {
-        self.forget();
+        self.kept.clear();
+        (self.bytes, self.sent) = (0, 0);
         self.end = End::Sent;
     }
 
-    /// Forgets what was typed.
-    pub(super) fn forget(&mut self) {
-        self.kept.clear();
-        (self.bytes, self.sent) = (0, 0);
+    /// What was sent went nowhere.
+    pub(super) fn forget_sent(&mut self) {
+        self.bytes -= self.kept.drain(..self.sent).map(|piece| piece.len()).sum::<usize>();
+        self.sent = 0;
     }
 
     /// Whether there is something to be sent.
@@ -203,6 +216,29 @@ mod tests {
         input.put("ef".into());
         input.resume((1, 1), &stdin(0), false);
         assert_eq!(typed(&mut input), b"ef");
+    }
+
+    #[test]
+    fn one_that_is_yet_to_be_launched_was_given_nothing() {
+        let process = |state: pb::State| pb::Process {
+            state: state.into(),
+            stdin: Some(stdin(5)),
+            ..Default::default()
+        };
+        for state in [pb::State::Queued, pb::State::Backoff, pb::State::Starting] {
+            assert_eq!(given(&process(state)), stdin(0));
+        }
+        assert_eq!(given(&process(pb::State::Running)), stdin(5));
+    }
+
+    #[test]
+    fn what_was_sent_in_vain_is_forgotten_and_the_rest_is_not() {
+        let mut input = Input::default();
+        input.put("ab".into());
+        input.send();
+        input.put("cd".into());
+        input.forget_sent();
+        assert_eq!((typed(&mut input), input.bytes), (b"cd".to_vec(), 2));
     }
 
     #[test]

@@ -5,10 +5,12 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use vte::{Params, Parser, Perform};
+
+use crate::cli::print;
 
 /// Private modes that the next program would suffer from: keys of the cursor, wrapping, the cursor
 /// hidden, the mouse and how it is told of, the focus, bracketed paste; and the alternate screen.
@@ -55,9 +57,7 @@ pub(super) fn window() -> MutexGuard<'static, Option<Window>> {
 pub(in crate::cli) fn print(text: &[u8]) -> io::Result<()> {
     watch();
     let mut window = window();
-    let mut out = io::stdout().lock();
-    out.write_all(text)?;
-    out.flush()?;
+    print::to_stdout(text)?;
     window.iter_mut().for_each(|window| window.printed(text));
     Ok(())
 }

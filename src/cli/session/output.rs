@@ -7,11 +7,10 @@ use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
 use std::sync::mpsc;
 
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::Errno;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::modes;
+use crate::cli::print;
 use crate::grpc::pb;
 
 /// Bytes that may wait to be written: enough that neither side waits for the other, and few enough
@@ -102,7 +101,7 @@ fn write(chunks: &mpsc::Receiver<pb::Chunk>, tell: &UnboundedSender<Written>) {
                 failed: None,
             };
             if !closed.contains(&stream)
-                && let Err(error) = print(stream, same)
+                && let Err(error) = show(stream, same)
             {
                 closed.push(stream);
                 written.failed = Some(error);
@@ -121,7 +120,7 @@ fn descriptor(stream: i32) -> BorrowedFd<'static> {
     }
 }
 
-fn print(stream: i32, chunks: &[pb::Chunk]) -> io::Result<()> {
+fn show(stream: i32, chunks: &[pb::Chunk]) -> io::Result<()> {
     let mut window = modes::window();
     let Some(window) = &mut *window else { return write_all(descriptor(stream), chunks) };
     if !window.is_left() {
@@ -133,18 +132,5 @@ fn print(stream: i32, chunks: &[pb::Chunk]) -> io::Result<()> {
 
 fn write_all(fd: BorrowedFd<'_>, chunks: &[pb::Chunk]) -> io::Result<()> {
     let mut slices: Vec<_> = chunks.iter().map(|chunk| IoSlice::new(&chunk.data)).collect();
-    let mut left = slices.as_mut_slice();
-    while !left.is_empty() {
-        match rustix::io::writev(fd, left) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(n) => IoSlice::advance_slices(&mut left, n),
-            Err(Errno::INTR) => {}
-            // Somebody else who has it has set it so.
-            Err(Errno::AGAIN) => {
-                let _ = poll(&mut [PollFd::new(&fd, PollFlags::OUT)], None);
-            }
-            Err(errno) => return Err(errno.into()),
-        }
-    }
-    Ok(())
+    print::write_all(fd, &mut slices)
 }

@@ -1,10 +1,11 @@
 //! The window when a process was left that has drawn on it.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use super::{Left, modes};
 use crate::cli::client::Client;
+use crate::cli::print;
 use crate::cli::trouble::Trouble;
 use crate::grpc::pb;
 
@@ -48,6 +49,5 @@ async fn column(mut client: Client, id: &str) -> u32 {
 }
 
 fn write(text: &str) {
-    let mut out = io::stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    let _ = print::to_stdout(text.as_bytes());
 }

@@ -60,11 +60,9 @@ impl Session {
         self.counting = false;
         // Of a connection that is lost, the next one tells.
         let counts = calls == self.calls && self.line.is_open();
-        if let Some(process) = process.filter(|_| counts)
-            && let Some(stdin) = &process.stdin
-        {
+        if let Some(process) = process.filter(|_| counts) {
             let much = self.input.is_much();
-            self.input.settle(input::life(process), stdin.accepted_bytes);
+            self.input.settle(input::life(process), input::given(process).accepted_bytes);
             if !self.input.is_unsettled() || much && !self.input.is_much() {
                 self.alarms.arrived();
             }

@@ -25,6 +25,8 @@ pub(in crate::cli) fn exit_code(process: &pb::Process) -> u8 {
         (pb::Cause::StartFailed, None, None) => NOT_EXECUTED,
         (_, Some(code), _) => u8::try_from(code).unwrap_or(FAILED),
         (_, None, Some(signal)) => by_signal(signal),
+        // Ended as one that runs would be.
+        (pb::Cause::CanceledInQueue, ..) => by_signal(libc::SIGTERM),
         (_, None, None) => FAILED,
     }
 }
@@ -44,6 +46,7 @@ mod tests {
         assert_eq!(coded(pb::Cause::Killed, None, Some(15)), 143);
         assert_eq!(coded(pb::Cause::TimedOut, None, Some(15)), 124);
         assert_eq!(coded(pb::Cause::TimedOut, Some(0), None), 124);
+        assert_eq!(coded(pb::Cause::CanceledInQueue, None, None), 143);
         assert_eq!(coded(pb::Cause::Lost, None, None), 125);
         assert_eq!(coded(pb::Cause::StartFailed, None, None), 126);
         assert_eq!(exit_code(&pb::Process::default()), 125);

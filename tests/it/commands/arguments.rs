@@ -49,8 +49,8 @@ fn what_would_go_in_clear_text_to_a_stranger_does_not_go() {
 async fn what_is_wrong_is_said_in_full_though_nobody_reads_it_yet() {
     let (mut reader, mut writer) = std::io::pipe().unwrap();
     rustix::io::ioctl_fionbio(&writer, true).unwrap();
+    // It stays so: whoever shares it may have set it.
     while writer.write(&[b'.'; 4096]).is_ok() {}
-    rustix::io::ioctl_fionbio(&writer, false).unwrap();
     let word = "w".repeat(5000);
     let mut command = procyard(&["ps", "--state", &word]);
     let mut child = command.stderr(writer).spawn().unwrap();
@@ -66,6 +66,30 @@ async fn what_is_wrong_is_said_in_full_though_nobody_reads_it_yet() {
     reader.read_to_string(&mut said).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(2));
     assert!(said.contains(&word) && said.ends_with("see `procyard ps --help`\n"));
+}
+
+#[test]
+fn an_argument_that_is_no_text_is_told_as_any_other() {
+    use std::os::unix::ffi::OsStrExt;
+    let mut command = procyard(&[]);
+    command.arg(std::ffi::OsStr::from_bytes(b"\xff"));
+    assert_eq!(failed(command).0, 2);
+}
+
+#[test]
+fn a_port_at_which_somebody_else_answers_is_told_soon() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let place = format!("tcp://{}", listener.local_addr().unwrap());
+    // Ends with the test binary.
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n");
+            let _ = stream.read(&mut [0; 4096]);
+        }
+    });
+    let (code, said) = failed(procyard(&["ps", "--server", &place]));
+    assert_eq!(code, 1, "{said}");
+    assert!(said.contains(&place) && said.contains("--tls-ca"), "{said}");
 }
 
 #[test]

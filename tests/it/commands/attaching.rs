@@ -100,6 +100,47 @@ async fn one_that_is_about_to_be_restarted_is_typed_to_when_it_runs_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_typed_to_one_that_ended_is_not_mixed_up_with_what_the_next_is_given() {
+    let service = TestService::start();
+    let mut client = service.client().await;
+    let line = "stty -echo; echo ready; while read -r word; do echo \"heard $word\"; \
+                [ \"$word\" = enough ] && exit; done";
+    let mut spec = restarted(pb::restart::Policy::Always, on_terminal(shell(line)));
+    // Long enough that the count is looked at in between.
+    spec.restart.as_mut().unwrap().backoff_min = Some(millis(1000));
+    begin_ready(&mut client, "p", spec).await;
+    let mut tty = Tty::start(service.procyard(&["attach", "--since-start", "p"]));
+    tty.expect("ready");
+    tty.type_in("enough\r");
+    tty.expect("heard enough");
+    tty.expect("ready");
+    tty.type_in("two\r");
+    tty.expect("heard two");
+    service.kill_server();
+    tty.type_in("three\r");
+    tty.expect("heard three");
+    tty.type_in(DETACH);
+    tty.expect("p runs on");
+    assert_eq!(tty.ended(), 0);
+    assert_eq!(tty.all().matches("heard two").count(), 1, "{}", tty.all());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_keys_that_leave_all_keys_are_for_the_process() {
+    let service = TestService::start();
+    let mut client = service.client().await;
+    let line = "stty raw -echo; echo ready; head -c 3 | od -An -tx1; exit 3";
+    begin(&mut client, "p", on_terminal(shell(line))).await;
+    prints(&mut client, "p", "ready").await;
+    let mut tty = Tty::start(service.procyard(&["attach", "--detach-keys", "none", "p"]));
+    tty.expect("no key leaves it alone");
+    tty.expect("ready");
+    tty.type_in(format!("{DETACH}\x03"));
+    tty.expect(" 10 11 03\n");
+    assert_eq!(tty.ended(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_that_could_have_been_the_first_of_two_arrives_when_no_second_comes() {
     let service = TestService::start();
     let mut client = service.client().await;

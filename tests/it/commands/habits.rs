@@ -66,6 +66,31 @@ fn an_interactive_shell_ends_when_it_is_asked_to() {
 }
 
 #[test]
+fn whoever_is_not_read_ends_without_a_word() {
+    let service = TestService::start();
+    printed(service.procyard(&["run", "--id", "p", "--", "echo", "hi"]));
+    let tokens = service.directory.path().join("tokens");
+    let tokens = tokens.to_str().unwrap();
+    printed(service.procyard(&["token", "new", "t", "--token-file", tokens]));
+    for args in [
+        &["logs", "p"][..],
+        &["logs", "-f", "p"],
+        &["ps", "--all"],
+        &["events"],
+        &["info"],
+        &["wait", "p"],
+        &["completions", "bash"],
+        &["token", "list", "--token-file", tokens],
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = service.procyard(args).stdout(writer).output().unwrap();
+        let ended = (output.status.code(), String::from_utf8(output.stderr).unwrap());
+        assert_eq!(ended, (Some(141), String::new()), "{args:?}");
+    }
+}
+
+#[test]
 fn who_has_run_already_is_shown_and_said_to_be() {
     let service = TestService::start();
     let again = || service.procyard(&["run", "--id", "once", "--", "echo", "hi"]);

@@ -19,7 +19,14 @@ async fn it_runs_again_and_what_it_printed_is_cleared_by_force_only() {
     // What was cleared is not missed.
     let output = finished(service.procyard(&["logs", "p"]));
     assert_eq!((&output.stdout[..], &output.stderr[..]), (&b"hi\n"[..], &b""[..]));
+    assert!(!tty.all().contains("--acknowledge"));
     let json = objects(&printed(service.procyard(&["rerun", "--force", "p", "-o", "json"])));
     assert_eq!(json[0]["run"], 3);
     ended(&mut client, "p").await;
+    // One that waits for its reader has none any more.
+    printed(service.procyard(&["run", "--id", "read", "--", "echo", "hi"]));
+    let output = finished(service.procyard(&["rerun", "--force", "read"]));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("procyard attach --acknowledge read"), "{said}");
+    ended(&mut client, "read").await;
 }

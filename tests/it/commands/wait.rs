@@ -51,7 +51,7 @@ async fn other_things_can_be_waited_for_and_not_for_ever() {
     assert_eq!(wait(&["--ready", "lives"]), (0, "lives: ready\n".into()));
     let (code, said) = wait(&["--prints", "on [0-9]+", "lives"]);
     assert_eq!((code, said.starts_with("lives: printed on 80 in chunk ")), (0, true), "{said}");
-    assert_eq!(wait(&["--quiet", "50ms", "lives"]).0, 0);
+    assert_eq!(wait(&["--quiet", "50ms", "lives"]), (0, "lives: quiet\n".into()));
     assert_eq!(wait(&["--timeout", "10ms", "lives"]), (124, "lives: the time is over\n".into()));
     let (code, said) = wait(&["--prints", "two", "over"]);
     assert_eq!((code, said.starts_with("over: exited with code 0")), (1, true), "{said}");
