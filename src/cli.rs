@@ -217,7 +217,9 @@ fn misread(error: &clap::Error) -> ExitCode {
     let command = std::env::args_os().nth(1).and_then(|word| word.into_string().ok());
     let command = command.filter(|word| Cli::command().find_subcommand(word).is_some());
     let command = command.map(|word| format!(" {word}")).unwrap_or_default();
-    let line = format!("{}; see `procyard{command} --help`", what.join(" "));
+    let tip = said.lines().find_map(|line| line.trim_start().strip_prefix("tip: "));
+    let tip = tip.map(|tip| format!(" ({tip})")).unwrap_or_default();
+    let line = format!("{}{tip}; see `procyard{command} --help`", what.join(" "));
     Trouble::new(line).with_code(MISREAD).end()
 }
 

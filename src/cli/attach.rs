@@ -14,6 +14,7 @@ use crate::grpc::pb;
 #[derive(clap::Args)]
 #[command(
     after_help = "Exit code: that of the process if it ends meanwhile; 0 if it was left alone; \
+128+N if signal N ended this command, as ^C does where there are no keys to leave; \
 125 if procyard failed.
 
 Examples:
@@ -25,15 +26,16 @@ pub(super) struct Attach {
     /// Only looks: types nothing, and leaves the terminal's size as it is.
     #[arg(long)]
     no_stdin: bool,
-    /// Begins with all that is kept of what it printed. The default is what its terminal shows; on
-    /// pipes, what comes from now on.
+    /// Begins with all that is kept of what it printed. The default is what its terminal shows, if it
+    /// is shown on one; else what comes from now on.
     #[arg(long)]
     since_start: bool,
     /// Lets a process go on whose output nobody else reads: see OVERFLOW_BLOCK. What was shown here
     /// may then be dropped, though another reader has not had it.
     #[arg(long)]
     acknowledge: bool,
-    /// Keys that leave it alone; `none`: there are no such keys.
+    /// Keys that leave it alone, each within a second of the one before; `none`: there are no such
+    /// keys.
     #[arg(long, value_name = "KEYS", default_value = DetachKeys::USUAL)]
     detach_keys: DetachKeys,
     /// The process: its id, or its name.
@@ -57,6 +59,10 @@ impl Attach {
             return Err(Trouble::new(format!(
                 "{id} has ended ({how}): `procyard logs {id}` shows what it printed, `procyard rerun {id}` runs it again"
             )));
+        }
+        if io::stdout().is_terminal() && std::env::var("PROCYARD_ID").is_ok_and(|own| own == id) {
+            // It would print what it prints, again and again.
+            return Err(Trouble::new(format!("this is {id} itself; attach to it from elsewhere")));
         }
         let spec = process.spec.unwrap_or_default();
         let terminal = matches!(spec.io, Some(pb::spec::Io::Terminal(_)));
@@ -94,11 +100,14 @@ impl Attach {
                 print::tell(format!("{id}: {how}"));
                 Ok(words::exit_code(&process).into())
             }
-            Left::Detached => {
-                print::tell(format!("{id} runs on"));
+            Left::Detached { reached } => {
+                print::tell(format!("{id} {}", words::goes_on(reached)));
                 Ok(ExitCode::SUCCESS)
             }
-            Left::Asked(number) => Ok(words::by_signal(number).into()),
+            Left::Asked(number) => {
+                session::end_by(number);
+                Ok(words::by_signal(number).into())
+            }
             Left::Unwritable(error) => Err(error.into()),
         }
     }

@@ -19,7 +19,7 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Request, Status};
 
-pub(super) use attempts::{Attempts, again, is_lost, reason};
+pub(super) use attempts::{AWAY, Attempts, UNREACHABLE, again, is_lost, quietly_again, reason};
 pub(super) use place::Place;
 pub(super) use resumed::{Resumable, Resumed};
 

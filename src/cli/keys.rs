@@ -12,7 +12,7 @@ use crate::grpc::pb::write_stdin_request::Input;
 
 /// Presses keys by name: enter tab esc space backspace delete up down left right home end pageup
 /// pagedown insert f1 to f12, any single character, and ctrl+c, alt+x, shift+tab. tmux' spellings
-/// are known, too: C-c, M-x, BSpace.
+/// are known, too: C-c, M-x, BSpace. Options come before ID.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   procyard keys shell up enter

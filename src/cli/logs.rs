@@ -18,6 +18,7 @@ use writing::Writing;
 
 use super::client::{Client, Remote};
 use super::print::Printing;
+use super::session;
 use super::trouble::Trouble;
 use super::which;
 use crate::grpc::pb;
@@ -88,6 +89,8 @@ impl Logs {
         } else if self.tail != Some(0) || self.head.is_some() {
             self.read(&mut client, &process.id).run(&mut writing).await?;
         }
+        // What drew on a whole screen of its own may have ended there.
+        session::leave_window();
         Ok(ExitCode::SUCCESS)
     }
 

@@ -50,7 +50,8 @@ pub(super) struct Run {
     /// Leaves stdin to whoever reads it next, as in `while read`.
     #[arg(long, short = 'n')]
     no_stdin: bool,
-    /// Keys that leave it alone while you look at it, with -t; `none`: there are no such keys.
+    /// Keys that leave it alone while you look at it, with -t, each within a second of the one before;
+    /// `none`: there are no such keys.
     #[arg(long, value_name = "KEYS", default_value = DetachKeys::USUAL)]
     detach_keys: DetachKeys,
     #[command(flatten)]
@@ -113,8 +114,11 @@ impl Run {
 
     /// Whether what comes from stdin is for it. One that is run again has no use for the rest.
     fn reads_stdin(&self) -> bool {
-        let passed = !self.no_stdin && !self.detach && session::stdin_is_open();
-        passed && (self.tty || self.spec.service.is_none())
+        if self.no_stdin || self.detach {
+            return false;
+        }
+        // A terminal is told of the end of an empty input, too: it has no other way to learn of it.
+        self.tty || self.spec.service.is_none() && session::stdin_is_open()
     }
 
     async fn follow(
@@ -146,11 +150,17 @@ impl Run {
             Ok(Left::Ended(process)) => {
                 words::end_by_others(&process).into_iter().for_each(print::tell);
                 self.forget(client, id).await;
-                end_like(&process);
+                process
+                    .exit
+                    .as_ref()
+                    .and_then(|exit| exit.signal)
+                    .into_iter()
+                    .for_each(session::end_by);
                 Ok(words::exit_code(&process).into())
             }
-            Ok(Left::Detached) => {
-                print::tell(format!("{id} runs on; `procyard attach {id}` comes back"));
+            Ok(Left::Detached { reached }) => {
+                let goes_on = words::goes_on(reached);
+                print::tell(format!("{id} {goes_on}; `procyard attach {id}` comes back"));
                 Ok(ExitCode::SUCCESS)
             }
             Ok(Left::Unwritable(error)) => {
@@ -162,6 +172,7 @@ impl Run {
                 if std::io::stderr().is_terminal() {
                     print::tell(format!("{id} may run on; `procyard kill {id}` ends it"));
                 }
+                session::end_by(number);
                 Ok(words::by_signal(number).into())
             }
             Err(trouble) => Err(Trouble::new(format!("{trouble}; {id} may run on"))),
@@ -237,20 +248,6 @@ async fn start_once(
         attempts.pause_after(status).await.map_err(|status| (status.into(), code))?;
         // The supervisor may have been stopped meanwhile. Another one has the same records.
         reach::found(remote).await.map_err(|trouble| (trouble, words::FAILED))?;
-    }
-}
-
-/// Ends by SIGINT as the process did: a shell that runs this in a loop learns only by that that ^C
-/// was meant for the loop, too.
-fn end_like(process: &pb::Process) {
-    let by = process.exit.as_ref().and_then(|exit| exit.signal);
-    if by == Some(libc::SIGINT) {
-        // SAFETY: gives a signal its usual meaning and sends it to this process, which has put
-        // its terminal in order.
-        unsafe {
-            libc::signal(libc::SIGINT, libc::SIG_DFL);
-            libc::raise(libc::SIGINT);
-        }
     }
 }
 

@@ -11,7 +11,8 @@ use super::which;
 use crate::grpc::pb;
 use crate::grpc::pb::write_stdin_request::Input;
 
-/// Types text into a process: its terminal, or its stdin if `run` has given it one.
+/// Types text into a process: its terminal, or its stdin if `run` has given it one. Options come before
+/// ID: what follows it is typed.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   procyard send --enter shell 'ls -l'

@@ -37,9 +37,9 @@ use tokio::time::{Instant, sleep_until};
 
 pub(super) use detach::DetachKeys;
 pub(super) use manner::{Left, Manner};
-pub(super) use modes::print;
+pub(super) use modes::{leave as leave_window, print};
 pub(super) use raw_mode::{RawMode, window};
-pub(super) use signals::Signals;
+pub(super) use signals::{Signals, end_by};
 pub(super) use stdin::{is_open as stdin_is_open, read as read_stdin};
 pub(super) use tidying::tidy;
 
@@ -51,7 +51,7 @@ use self::input::Input;
 use self::line::{Heard, Line};
 use self::output::{Output, Written};
 use self::telling::Telling;
-use super::client::Client;
+use super::client::{Client, UNREACHABLE};
 use super::trouble::Trouble;
 use crate::grpc::pb;
 
@@ -254,8 +254,12 @@ impl Session {
             return Some(Left::Unwritable(error));
         }
         if self.unwritable.is_none() {
+            // A terminal that is gone hangs up on it; whoever reads no more is told as by a pipe.
+            match error.raw_os_error() {
+                Some(libc::EIO) => self.tell(libc::SIGHUP),
+                _ => self.errands.close(),
+            }
             self.unwritable = Some(error);
-            self.errands.close();
         }
         None
     }
@@ -309,7 +313,7 @@ impl Session {
     /// Tells whoever looks that nobody can be reached.
     fn away(&mut self) {
         if io::stderr().is_terminal() {
-            self.say("the supervisor cannot be reached; waiting for it");
+            self.say(UNREACHABLE);
         }
     }
 

@@ -6,6 +6,7 @@ use std::io;
 use std::process::ExitCode;
 
 use tonic::{Code, Status};
+use tonic_types::{FieldViolation, StatusExt};
 
 use super::client::{Place, reason};
 use super::print;
@@ -91,7 +92,16 @@ impl From<io::Error> for Trouble {
 impl From<Status> for Trouble {
     fn from(status: Status) -> Trouble {
         let reason = reason(&status).unwrap_or_default();
+        let details = status.get_error_details();
+        let fields = details.bad_request().map(|bad| &bad.field_violations[..]).unwrap_or_default();
         let said = match (status.message(), status.code()) {
+            _ if !fields.is_empty() => {
+                let wrong = fields.iter().map(|bad| {
+                    let FieldViolation { field, description, .. } = bad;
+                    format!("{}: {description}", option(field))
+                });
+                wrong.collect::<Vec<_>>().join("; ")
+            }
             ("", code) => code.description().to_owned(),
             (message, Code::Unavailable | Code::Unknown | Code::Cancelled) if reason.is_empty() => {
                 format!("the connection was lost: {message}")
@@ -106,6 +116,21 @@ impl From<Status> for Trouble {
     }
 }
 
+/// What a field of the API is called on the command line.
+fn option(field: &str) -> &str {
+    match field {
+        "view.grep" => "--grep",
+        "wait.output.regex" => "the pattern",
+        "spec.stop.signal" => "--stop-signal",
+        "spec.stop.grace" => "--grace",
+        "spec.transcript_bytes" => "--transcript",
+        _ if field.starts_with("spec.env.set") => "--env",
+        _ if field.starts_with("spec.labels") => "--label",
+        _ if field.starts_with("keys.names") => "the key",
+        _ => field.strip_prefix("spec.").unwrap_or(field),
+    }
+}
+
 /// What to do about a refusal, in the words of the command line.
 fn hint(reason: &str) -> Option<&'static str> {
     Some(match reason {
@@ -115,6 +140,7 @@ fn hint(reason: &str) -> Option<&'static str> {
         "HAS_OUTPUT" => "that is --force",
         "STILL_RUNNING" => "that is `procyard kill`, or --force of `procyard rm`",
         "NOT_A_TERMINAL" => "`procyard run -t` gives it one",
+        "STDIN_NOT_OPEN" => "those are -i and -t of `procyard run`",
         _ => return None,
     })
 }

@@ -21,7 +21,7 @@ const ENDED_BEFORE: u8 = 1;
 #[command(
     after_help = "Exit codes: that of the process, or 128 and the number of the signal that \
 ended it; 124 if its --timeout did, or the one given here was over; 125 if nobody knows how it \
-ended; with several, the first in their order that is not 0. With --ready, --prints or --quiet: 0 when that was met, 1 if it ended before.
+ended, or procyard failed; with several, the first in their order that is not 0. With --ready, --prints or --quiet: 0 when that was met, 1 if it ended before.
 
 Examples:
   procyard wait ID
@@ -52,10 +52,13 @@ pub(super) struct Wait {
 
 impl Wait {
     pub(super) async fn run(self) -> Result<ExitCode, Trouble> {
-        let client = self.remote.connect().await?;
+        let connected = self.remote.connect().await;
+        let client = connected.map_err(|trouble| trouble.with_code(words::FAILED))?;
         let deadline = self.timeout.map(|timeout| Instant::now() + timeout);
         let waits = self.ids.iter().map(|id| self.wait(client.clone(), id, deadline));
-        let codes = try_join_all(waits).await?;
+        let codes = try_join_all(waits).await;
+        // Not to be taken for that of a process.
+        let codes = codes.map_err(|trouble| trouble.with_code(words::FAILED))?;
         Ok(codes.into_iter().find(|code| *code != 0).unwrap_or_default().into())
     }
 

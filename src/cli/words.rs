@@ -65,6 +65,11 @@ pub(super) fn end(exit: &pb::Exit) -> String {
     }
 }
 
+/// What is said of a process that was left alone.
+pub(super) fn goes_on(reached: bool) -> &'static str {
+    if reached { "runs on" } else { "may run on, but the supervisor cannot be reached" }
+}
+
 /// What is said of an end that the process has not chosen itself; none: its code says it all.
 pub(super) fn end_by_others(process: &pb::Process) -> Option<String> {
     let exit = process.exit.as_ref()?;

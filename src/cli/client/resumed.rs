@@ -42,7 +42,7 @@ pub(in crate::cli) struct Resumed<R: Resumable> {
 
 impl<R: Resumable> Resumed<R> {
     pub(in crate::cli) fn new(client: Client, request: R) -> Resumed<R> {
-        Resumed { client, request, stream: None, attempts: Attempts::begin() }
+        Resumed { client, request, stream: None, attempts: Attempts::aloud() }
     }
 
     /// The next message, each of them once. None: all there is has come, and what is asked for next
@@ -51,13 +51,15 @@ impl<R: Resumable> Resumed<R> {
         loop {
             match self.try_next().await {
                 Ok(message) => {
-                    self.attempts = Attempts::begin();
+                    self.attempts = Attempts::aloud();
                     if message.as_ref().is_none_or(|message| self.request.go_past(message)) {
                         return Ok(message);
                     }
                 }
                 Err(status) => {
-                    self.stream = None;
+                    if self.stream.take().is_some() {
+                        self.attempts = Attempts::aloud();
+                    }
                     self.attempts.pause_after(status).await?;
                 }
             }
@@ -69,7 +71,8 @@ impl<R: Resumable> Resumed<R> {
         let stream = match &mut self.stream {
             Some(stream) => stream,
             None => {
-                let opened = self.request.open(&mut self.client).await?;
+                let opening = self.request.open(&mut self.client);
+                let opened = self.attempts.wait(opening).await?;
                 self.stream.insert(opened.into_inner())
             }
         };

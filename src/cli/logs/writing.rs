@@ -3,6 +3,7 @@
 use std::io;
 
 use super::super::print;
+use super::super::session;
 use super::super::words;
 use crate::grpc::pb;
 
@@ -33,7 +34,7 @@ impl Writing {
             }
             None => &chunk.data[..],
         };
-        if to_stderr { print::to_stderr(bytes) } else { print::to_stdout(bytes) }
+        if to_stderr { print::to_stderr(bytes) } else { session::print(bytes) }
     }
 
     /// Tells what is missing here.

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
 use super::Colour;
 
 /// Between two columns.
@@ -59,7 +61,7 @@ impl Table {
         let full = self.rows.iter_mut().filter(|row| row.len() == widths.len());
         for (text, _) in full.filter_map(|row| row.last_mut()) {
             if length(text) > room {
-                *text = text.chars().take(room.saturating_sub(1)).chain(['…']).collect();
+                *text = cut(text, room.saturating_sub(1)) + "…";
             }
         }
     }
@@ -74,8 +76,19 @@ impl Table {
     }
 }
 
+/// How many columns a text takes: some letters take two.
 fn length(text: &str) -> usize {
-    text.chars().count()
+    text.width()
+}
+
+/// As much of a text as takes so many columns.
+fn cut(text: &str, room: usize) -> String {
+    let mut taken = 0;
+    let fits = |c: &char| {
+        taken += c.width().unwrap_or(0);
+        taken <= room
+    };
+    text.chars().take_while(fits).collect()
 }
 
 /// Text in which nothing moves the cursor or does anything else than to be seen.
@@ -107,5 +120,7 @@ mod tests {
         assert_eq!(cut(&table), "01234567…");
         table.fit(2);
         assert_eq!(cut(&table), "012345…");
+        // Letters that take two columns.
+        assert_eq!((length("日本語"), super::cut("日本語", 5)), (6, "日本".into()));
     }
 }

@@ -155,7 +155,9 @@ impl SpecOptions {
         let given = match (&self.cwd, local) {
             (Some(path), true) => std::path::absolute(path)?,
             (Some(path), false) => path.clone(),
-            (None, true) => std::env::current_dir()?,
+            (None, true) => std::env::current_dir().map_err(|error| {
+                Trouble::new(format!("the current directory: {error}; -C gives another"))
+            })?,
             (None, false) => return Ok(String::new()),
         };
         let text = |path: &Path| path.to_str().map(str::to_owned);

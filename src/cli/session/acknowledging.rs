@@ -28,6 +28,12 @@ impl Acknowledging {
         Acknowledging { step: size / STEPS, unread: 0, seq: 0, under_way: false }
     }
 
+    /// Nobody here wants what came up to this chunk: returns what to acknowledge now, if anything.
+    pub(super) fn pass_over(&mut self, seq: u64) -> Option<u64> {
+        (self.seq, self.under_way) = (seq, seq > 0);
+        (seq > 0).then_some(seq)
+    }
+
     /// Chunks up to this one were written: returns what to acknowledge now, if anything.
     pub(super) fn written(&mut self, seq: u64, chunks: u64, bytes: u64) -> Option<u64> {
         self.unread += bytes + chunks * PER_CHUNK;
@@ -53,6 +59,15 @@ impl Acknowledging {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_not_wanted_makes_room_at_once() {
+        assert_eq!(Acknowledging::of(0).pass_over(0), None);
+        let mut acks = Acknowledging::of(0);
+        assert_eq!(acks.pass_over(7), Some(7));
+        assert_eq!(acks.written(8, 1, USUAL), None);
+        assert_eq!(acks.done(), Some(8));
+    }
 
     #[test]
     fn room_is_made_in_steps_one_at_a_time() {

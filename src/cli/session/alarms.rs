@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::cli::client::AWAY;
+
 /// How long the first of the keys that detach waits for the next.
-const BETWEEN_KEYS: Duration = Duration::from_millis(500);
+const BETWEEN_KEYS: Duration = Duration::from_secs(1);
 /// How soon the count of the input is asked for, at first and at last: a process that reads is
 /// quick, and one that does not is not to be asked for all the time.
 const FIRST_COUNT: Duration = Duration::from_millis(5);
 const LAST_COUNT: Duration = Duration::from_millis(250);
 /// How long what was typed before leaving may take to arrive.
 const LEAVE: Duration = Duration::from_secs(5);
-/// How long a supervisor may be away until that is said.
-const AWAY: Duration = Duration::from_secs(2);
 
 /// When to do what.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tonic::Status;
 
 use super::signals;
-use crate::cli::client::{self, Attempts, Client, again};
+use crate::cli::client::{self, Attempts, Client, quietly_again};
 use crate::grpc::pb;
 
 /// How long a process may take to end when nobody reads it and it was told so.
@@ -79,7 +79,7 @@ impl Errands {
                 ack_seq: seq,
                 ..Default::default()
             };
-            let _ = again(async || client.read(request.clone()).await).await;
+            let _ = quietly_again(async || client.read(request.clone()).await).await;
             Some(Done::Acknowledged)
         });
     }
@@ -88,7 +88,7 @@ impl Errands {
     pub(super) fn resize(&self, size: pb::TerminalSize) {
         self.give(async move |mut client, id| {
             let request = pb::ResizeRequest { id, rows: size.rows, cols: size.cols };
-            let _ = again(async || client.resize(request.clone()).await).await;
+            let _ = quietly_again(async || client.resize(request.clone()).await).await;
             Some(Done::Resized)
         });
     }
@@ -119,7 +119,7 @@ impl Errands {
             let wait = Some(pb::WaitFor { until, timeout: None });
             let request = pb::WaitRequest { id, wait, ..Default::default() };
             loop {
-                match again(async || client.wait(request.clone()).await).await {
+                match quietly_again(async || client.wait(request.clone()).await).await {
                     Ok(answer) if answer.wait.as_ref().is_some_and(|wait| wait.met) => {
                         return Some(Done::Begun);
                     }
@@ -141,14 +141,14 @@ async fn signal(client: &mut Client, id: String, number: i32) -> Result<(), Stat
     loop {
         // Somebody must be there by then: what is asked before may be asked twice.
         let look = pb::GetRequest { id: request.id.clone() };
-        again(async || client.get(look.clone()).await).await?;
+        quietly_again(async || client.get(look.clone()).await).await?;
         match client.signal(request.clone()).await {
             Err(status) if reason(&status) == "SHUTTING_DOWN" => {
                 attempts.pause_after(status).await?;
             }
             Err(status) if is_gone(&status) && signals::ends(number) => {
                 // Nobody is there yet who could end by it.
-                let found = again(async || client.get(look.clone()).await).await?;
+                let found = quietly_again(async || client.get(look.clone()).await).await?;
                 let state = found.process.unwrap_or_default().state();
                 let waits = matches!(state, pb::State::Queued | pb::State::Backoff);
                 return if waits { kill(client, request.id).await } else { Err(status) };
@@ -161,7 +161,7 @@ async fn signal(client: &mut Client, id: String, number: i32) -> Result<(), Stat
 async fn kill(client: &mut Client, id: String) -> Result<(), Status> {
     let target = Some(pb::kill_request::Target::Id(id));
     let request = pb::KillRequest { target, ..Default::default() };
-    again(async || client.kill(request.clone()).await).await.map(drop)
+    quietly_again(async || client.kill(request.clone()).await).await.map(drop)
 }
 
 /// Whether a refusal tells that the process has ended.

@@ -30,7 +30,11 @@ impl Session {
         self.alarms.lost(false);
         self.calls += 1;
         self.calls_in_vain += 1;
-        self.next_seq = Some(self.next_seq.unwrap_or(attached.next_seq));
+        let next = self.next_seq.unwrap_or(attached.next_seq);
+        self.next_seq = Some(next);
+        let acknowledging = self.acknowledging.as_mut().filter(|_| self.calls == 1);
+        let passed = acknowledging.and_then(|acks| acks.pass_over(next.saturating_sub(1)));
+        passed.into_iter().for_each(|seq| self.errands.acknowledge(seq));
         let process = attached.process.unwrap_or_default();
         let waits = matches!(process.state(), pb::State::Queued | pb::State::Backoff);
         self.input.resume(life(&process), &given(&process), self.manner.terminal);

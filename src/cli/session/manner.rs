@@ -31,8 +31,8 @@ pub(in crate::cli) struct Manner {
 pub(in crate::cli) enum Left {
     /// The process has.
     Ended(Box<pb::Process>),
-    /// It was left alone, and runs on.
-    Detached,
+    /// It was left alone, and runs on as far as is known; `reached`: it could be asked.
+    Detached { reached: bool },
     /// We were asked to end.
     Asked(i32),
     /// What it prints cannot be written.

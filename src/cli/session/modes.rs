@@ -12,10 +12,11 @@ use vte::{Params, Parser, Perform};
 
 use crate::cli::print;
 
-/// Private modes that the next program would suffer from: keys of the cursor, wrapping, the cursor
-/// hidden, the mouse and how it is told of, the focus, bracketed paste; and the alternate screen.
-const MINDED: [u16; 15] =
-    [1, 7, 9, 25, 47, 1000, 1002, 1003, 1004, 1005, 1006, 1015, 1047, 1049, 2004];
+/// Private modes that the next program would suffer from: keys of the cursor, colours inverted, the
+/// origin, wrapping, the cursor hidden, margins, the mouse and how it is told of, the focus, bracketed
+/// paste, output held back; and the alternate screen.
+const MINDED: [u16; 19] =
+    [1, 5, 6, 7, 9, 25, 47, 69, 1000, 1002, 1003, 1004, 1005, 1006, 1015, 1047, 1049, 2004, 2026];
 /// The alternate screen, which any of them leaves.
 const ALTERNATE: [u16; 3] = [47, 1047, 1049];
 /// Modes that are usually on: wrapping, and the cursor shown.
@@ -39,6 +40,16 @@ struct Modes {
     keypad: bool,
     /// Keys are told in a way of xterm's own (modifyOtherKeys).
     other_keys: bool,
+    /// How often another way to tell keys was put on top (kitty's).
+    pushed_keys: u16,
+    /// What is printed pushes the rest of its line aside.
+    inserts: bool,
+    /// Only some rows scroll.
+    region: bool,
+    /// Letters are shown as lines.
+    graphics: bool,
+    /// The cursor has another shape.
+    shape: bool,
 }
 
 /// From now on, what is printed on the window is minded, if stdout is one.
@@ -62,6 +73,15 @@ pub(in crate::cli) fn print(text: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
+/// Nothing more will be printed on it: undoes the modes it was left in. Whether that leaves the
+/// alternate screen.
+pub(in crate::cli) fn leave() -> bool {
+    let left = window().as_mut().map(Window::leave);
+    let (undo, alternate) = left.unwrap_or_default();
+    let _ = print::to_stdout(undo.as_bytes());
+    alternate
+}
+
 impl Window {
     /// This was.
     pub(super) fn printed(&mut self, output: &[u8]) {
@@ -74,7 +94,7 @@ impl Window {
     }
 
     /// What brings it back into its usual modes, and whether it leaves the alternate screen.
-    pub(super) fn leave(&mut self) -> (String, bool) {
+    fn leave(&mut self) -> (String, bool) {
         self.left = true;
         let modes = std::mem::take(&mut self.modes);
         (modes.undo(), modes.private.iter().any(|mode| ALTERNATE.contains(mode)))
@@ -89,8 +109,20 @@ impl Modes {
             // Cannot fail: a String takes everything.
             let _ = write!(undo, "\x1b[?{mode}{last}");
         }
-        undo.push_str(if self.keypad { "\x1b>" } else { "" });
-        undo.push_str(if self.other_keys { "\x1b[>4m" } else { "" });
+        if self.pushed_keys > 0 {
+            let _ = write!(undo, "\x1b[<{}u", self.pushed_keys);
+        }
+        for (chosen, back) in [
+            (self.keypad, "\x1b>"),
+            (self.other_keys, "\x1b[>4m"),
+            (self.inserts, "\x1b[4l"),
+            // This moves the cursor, which is to stay.
+            (self.region, "\x1b7\x1b[r\x1b8"),
+            (self.graphics, "\x1b(B"),
+            (self.shape, "\x1b[0 q"),
+        ] {
+            undo.push_str(if chosen { back } else { "" });
+        }
         undo
     }
 
@@ -114,10 +146,18 @@ impl Perform for Modes {
                 self.other_keys = numbers.next().unwrap_or(0) > 0;
             }
             (b">", 'n') if numbers.next() == Some(4) => self.other_keys = false,
+            (b">", 'u') => self.pushed_keys = self.pushed_keys.saturating_add(1),
+            (b"<", 'u') => {
+                let popped = numbers.next().unwrap_or(0).max(1);
+                self.pushed_keys = self.pushed_keys.saturating_sub(popped);
+            }
+            (b"", 'h' | 'l') if numbers.any(|mode| mode == 4) => self.inserts = last == 'h',
+            (b"", 'r') => self.region = numbers.any(|row| row > 0),
+            (b" ", 'q') => self.shape = numbers.next().unwrap_or(0) > 0,
             // DECSTR, the soft reset.
             (b"!", 'p') => {
-                self.private.retain(|mode| ![1, 7, 25].contains(mode));
-                self.keypad = false;
+                self.private.retain(|mode| ![1, 6, 7, 25].contains(mode));
+                (self.keypad, self.inserts, self.region, self.graphics) = Default::default();
             }
             _ => {}
         }
@@ -127,6 +167,7 @@ impl Perform for Modes {
         match (intermediates, last) {
             (b"", b'=') => self.keypad = true,
             (b"", b'>') => self.keypad = false,
+            (b"(", set) => self.graphics = set != b'B',
             // RIS, the full reset.
             (b"", b'c') => *self = Modes::default(),
             _ => {}
@@ -162,6 +203,12 @@ mod tests {
             ("\x1b[>4;2m\x1b[>4;m", "", false),
             ("\x1b[?1;1004h\x1b[?25l\x1b=\x1b[!p", "\x1b[?1004l", false),
             ("\x1b[?1049;1003h\x1b=\x1bc", "", false),
+            ("\x1b[3;10r", "\x1b7\x1b[r\x1b8", false),
+            ("\x1b[3;10r\x1b[r", "", false),
+            ("\x1b(0lqk\x1b[4h", "\x1b[4l\x1b(B", false),
+            ("\x1b(0lqk\x1b(B\x1b[4h\x1b[4l", "", false),
+            ("\x1b[4 q\x1b[>1u\x1b[>5u\x1b[<u", "\x1b[<1u\x1b[0 q", false),
+            ("\x1b[4 q\x1b[ q\x1b[>1u\x1b[<9u", "", false),
         ] {
             assert_eq!(left(printed), (undone.to_owned(), alternate), "{printed:?}");
         }

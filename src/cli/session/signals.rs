@@ -68,6 +68,19 @@ impl Signals {
     }
 }
 
+/// Ends this program by SIGINT, if it is that: a shell that runs it in a loop learns only by this
+/// that ^C was meant for the loop, too. Other signals are told by the exit code.
+pub(in crate::cli) fn end_by(number: i32) {
+    if number == libc::SIGINT {
+        // SAFETY: gives a signal its usual meaning and sends it to this process, which has put its
+        // terminal in order.
+        unsafe {
+            libc::signal(libc::SIGINT, libc::SIG_DFL);
+            libc::raise(libc::SIGINT);
+        }
+    }
+}
+
 /// Whether a signal asks a program to end.
 pub(super) fn ends(number: i32) -> bool {
     [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT].contains(&number)

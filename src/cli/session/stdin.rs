@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use bytes::Bytes;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, fstat, major, minor};
 use rustix::io::Errno;
 use tokio::sync::mpsc;
@@ -55,12 +55,21 @@ fn next(stdin: BorrowedFd<'_>, terminal: bool, buffer: &mut [u8]) -> Option<Byte
             continue;
         }
         match rustix::io::read(stdin, &mut *buffer) {
-            Ok(0) => return None,
-            Ok(n) => return Some(Bytes::copy_from_slice(&buffer[..n])),
+            Ok(n) if n > 0 => return Some(Bytes::copy_from_slice(&buffer[..n])),
             Err(Errno::INTR | Errno::AGAIN) => {}
-            Err(_) => return None,
+            // Nobody has ended the input. What this means is told by a signal.
+            _ if terminal && is_hung_up(stdin) => loop {
+                std::thread::park();
+            },
+            _ => return None,
         }
     }
+}
+
+/// Whether the terminal is gone.
+fn is_hung_up(terminal: BorrowedFd<'_>) -> bool {
+    let (mut fds, now) = ([PollFd::new(&terminal, PollFlags::IN)], Timespec::default());
+    poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().contains(PollFlags::HUP)
 }
 
 fn is_foreground(terminal: BorrowedFd<'_>) -> bool {

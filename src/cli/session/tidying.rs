@@ -24,15 +24,13 @@ pub(in crate::cli) async fn tidy(
 ) {
     let by_itself = match left {
         Ok(Left::Ended(process)) => process.exit.as_ref().is_some_and(|exit| exit.code.is_some()),
-        Ok(Left::Detached | Left::Asked(_)) | Err(_) => false,
+        Ok(Left::Detached { .. } | Left::Asked(_)) | Err(_) => false,
         Ok(Left::Unwritable(_)) => return,
     };
     if !terminal || !io::stdout().is_terminal() {
         return;
     }
-    let window = modes::window().as_mut().map(modes::Window::leave);
-    let (undo, alternate) = window.unwrap_or_default();
-    write(&undo);
+    let alternate = modes::leave();
     if !by_itself {
         write(PLAIN);
         if !alternate && column(client, id).await > 0 {

@@ -26,7 +26,11 @@ impl Session {
 
     /// When we leave, and what was typed before has arrived or takes too long.
     pub(super) fn left(&self) -> Option<Left> {
-        (self.leaving && self.input.is_empty()).then_some(Left::Detached)
+        (self.leaving && self.input.is_empty()).then(|| self.detached())
+    }
+
+    fn detached(&self) -> Left {
+        Left::Detached { reached: self.line.is_open() }
     }
 
     pub(super) fn time(&mut self) -> Option<Left> {
@@ -41,7 +45,7 @@ impl Session {
                     self.errands.count(self.calls);
                 }
                 Due::Away => self.away(),
-                Due::Leave => return Some(Left::Detached),
+                Due::Leave => return Some(self.detached()),
             }
         }
         None

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 
 use super::{failed, finished, printed};
+use crate::support::service::TestService;
 use crate::support::tty::Tty;
 use crate::support::{binary, until};
 
@@ -22,6 +23,8 @@ fn a_wrong_argument_is_told_in_a_line_that_helps() {
     };
     let flag = said(&["ps", "--wrong"]);
     assert!(flag.contains("'--wrong'") && flag.contains("`procyard ps --help`"), "{flag}");
+    let close = said(&["attahc"]);
+    assert!(close.contains("'attach'"), "{close}");
     let command = said(&["wrong"]);
     assert!(command.contains("'wrong'") && command.contains("`procyard --help`"), "{command}");
     let missing = said(&["logs"]);
@@ -66,6 +69,21 @@ async fn what_is_wrong_is_said_in_full_though_nobody_reads_it_yet() {
     reader.read_to_string(&mut said).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(2));
     assert!(said.contains(&word) && said.ends_with("see `procyard ps --help`\n"));
+}
+
+#[test]
+fn what_the_service_refuses_is_told_in_the_words_of_the_command_line() {
+    let service = TestService::start();
+    printed(service.procyard(&["run", "--id", "p", "--", "echo", "hi"]));
+    for (args, words) in [
+        (&["logs", "--grep", "(", "p"][..], "--grep: at character 1"),
+        (&["wait", "--prints", "(", "p"], "the pattern: at character 1"),
+        (&["run", "--stop-signal", "X", "--", "true"], "--stop-signal: "),
+        (&["run", "--name", "a\nb", "--", "true"], "name: "),
+    ] {
+        let (_, said) = failed(service.procyard(args));
+        assert!(said.starts_with(&format!("procyard: {words}")), "{said}");
+    }
 }
 
 #[test]

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use procyard::grpc::pb;
 
-use super::{Running, failed};
+use super::{Running, failed, finished};
 use crate::support::service::*;
+use crate::support::transcript::wait;
 use crate::support::tty::Tty;
 use crate::support::{binary, soon};
 
@@ -316,6 +317,40 @@ async fn a_process_on_pipes_is_typed_to_and_read_as_well() {
     drop(stdin);
     assert!(lines.next().is_none());
     assert_eq!(child.finished().status.code(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_that_waits_for_a_reader_goes_on_when_one_acknowledges() {
+    let service = TestService::start();
+    let mut client = service.client().await;
+    let line = "yes 0123456 | head -c 8000000; exit 3";
+    let overflow = pb::Overflow::Block.into();
+    let spec = pb::Spec { transcript_bytes: 64 << 10, overflow, ..shell(line) };
+    begin(&mut client, "p", spec).await;
+    soon(async {
+        let mut before = 0;
+        loop {
+            soon(client.wait(wait("p", until_quiet(300)))).await.unwrap();
+            let printed = get(&mut client, "p").await.transcript.unwrap().total_bytes;
+            if printed == before {
+                break;
+            }
+            before = printed;
+        }
+    })
+    .await;
+    assert_eq!(get(&mut client, "p").await.state(), pb::State::Running);
+    let output = finished(service.procyard(&["attach", "--acknowledge", "p"]));
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_attaches_to_itself() {
+    let service = TestService::start();
+    let own = ["run", "-t", "--id", "p", "--", &binary(), "attach", "p"];
+    let mut tty = Tty::start(service.procyard(&own));
+    tty.expect("this is p itself");
+    assert_eq!(tty.ended(), 125);
 }
 
 #[test]

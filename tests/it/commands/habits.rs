@@ -1,6 +1,6 @@
 //! What people are used to from commands, shells and terminals holds for `run`, too.
 
-use super::{finished, printed};
+use super::{failed, finished, in_shell, printed};
 use crate::support::service::*;
 use crate::support::tty::Tty;
 use crate::support::{binary, have};
@@ -88,6 +88,21 @@ fn whoever_is_not_read_ends_without_a_word() {
         let ended = (output.status.code(), String::from_utf8(output.stderr).unwrap());
         assert_eq!(ended, (Some(141), String::new()), "{args:?}");
     }
+}
+
+#[test]
+fn an_empty_input_ends_also_on_a_terminal() {
+    let service = TestService::start();
+    let output = finished(service.procyard(&["run", "-t", "--", "cat"]));
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+}
+
+#[test]
+fn a_directory_that_is_gone_is_told_with_what_to_do() {
+    let service = TestService::start();
+    let script = format!("mkdir gone; cd gone; rmdir ../gone; exec {} run -- true", binary());
+    let (code, said) = failed(in_shell(&service, &script));
+    assert!(code == 125 && said.contains("-C gives another"), "{said}");
 }
 
 #[test]

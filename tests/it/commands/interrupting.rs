@@ -55,19 +55,77 @@ async fn one_that_waits_for_its_restart_stays_ended() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_terminal_that_is_closed_hangs_up_and_does_not_end_the_input() {
+    let service = TestService::start();
+    let mut client = service.client().await;
+    // More than once, as one of two things happens first.
+    for n in 0..3 {
+        for tty in [&["-t"][..], &[]] {
+            let id = format!("p{n}{}", tty.len());
+            let run = [&["run", "--id", &id], tty, &["--", "sh", "-c", "echo ready; cat"]].concat();
+            let mut tty = Tty::start(service.procyard(&run));
+            tty.expect("ready");
+            tty.hang_up();
+            let exit = ended(&mut client, &id).await.exit.unwrap();
+            assert_eq!(exit.signal, Some(libc::SIGHUP), "{run:?}: {exit:?}");
+        }
+    }
+}
+
+/// Ends the server, and has nobody start another, until this is dropped.
+struct Away<'a>(&'a TestService);
+
+impl Away<'_> {
+    fn begin(service: &TestService) -> Away<'_> {
+        let server = service.server_pid();
+        service.signal(libc::SIGSTOP);
+        kill_pid(server, libc::SIGKILL);
+        Away(service)
+    }
+}
+
+impl Drop for Away<'_> {
+    fn drop(&mut self) {
+        self.0.signal(libc::SIGCONT);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_waits_for_a_supervisor_is_told_so() {
+    let service = TestService::start();
+    let mut client = service.client().await;
+    begin(&mut client, "p", with_stdin(argv(&["cat"]))).await;
+    let mut logs = Tty::start(service.procyard(&["logs", "-f", "p"]));
+    let mut shell = Tty::start(service.procyard(&["run", "-t", "--id", "s", "--", "cat"]));
+    shell.type_in("here\r");
+    shell.expect("here\r\nhere");
+    let input = Some(pb::write_stdin_request::Input::Text("one\n".into()));
+    let write = pb::WriteStdinRequest { id: "p".into(), input, ..Default::default() };
+    soon(client.write_stdin(write.clone())).await.unwrap();
+    logs.expect("one");
+    let away = Away::begin(&service);
+    logs.expect("cannot be reached");
+    shell.expect("cannot be reached");
+    shell.type_in("\x10\x11");
+    shell.expect("s may run on");
+    assert_eq!(shell.ended(), 0);
+    drop(away);
+    let mut client = service.client().await;
+    soon(client.write_stdin(write)).await.unwrap();
+    logs.expect("one");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_asked_while_nobody_could_be_reached_is_told_later_and_so_is_the_next() {
     let service = TestService::start();
     let line = "trap 'echo caught' INT; echo ready; while :; do sleep 600 & wait; done";
     let mut tty = Tty::start(service.procyard(&["run", "--", "sh", "-c", line]));
     tty.expect("ready");
-    // Nobody starts another server.
-    let server = service.server_pid();
-    service.signal(libc::SIGSTOP);
-    kill_pid(server, libc::SIGKILL);
+    let away = Away::begin(&service);
     tty.expect("cannot be reached");
     tty.type_in("\x03");
     tty.expect("^C");
-    service.signal(libc::SIGCONT);
+    drop(away);
     tty.expect("caught");
     tty.type_in("\x03");
     tty.expect("caught");

@@ -200,3 +200,14 @@ async fn what_is_printed_comes_at_once_and_ctrl_c_ends_it() {
     // It looked on, nothing else.
     assert_eq!(get(&mut client, "p").await.state(), pb::State::Running);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_window_is_not_left_on_a_screen_that_was_another_s() {
+    let service = TestService::start();
+    let mut client = service.client().await;
+    finish(&mut client, "p", shell("printf '\\033[?1049;25l\\033[?1049hdrawn'")).await;
+    let mut tty = Tty::start(service.procyard(&["logs", "p"]));
+    tty.expect("drawn");
+    assert_eq!(tty.ended(), 0);
+    assert!(tty.all().ends_with("drawn\x1b[?25h\x1b[?1049l"), "{:?}", tty.all());
+}

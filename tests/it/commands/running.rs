@@ -27,8 +27,10 @@ fn run_shell<'a>(options: &[&'a str], line: &'a str) -> Vec<&'a str> {
     [&["run"], options, &["--", "sh", "-c", line]].concat()
 }
 
+/// As a shell tells it.
 fn code(output: &Output) -> i32 {
-    output.status.code().unwrap()
+    use std::os::unix::process::ExitStatusExt;
+    output.status.code().unwrap_or_else(|| 128 + output.status.signal().unwrap())
 }
 
 /// Bytes of which no part looks like another.

@@ -34,7 +34,7 @@ async fn it_exits_as_the_process_did() {
     assert_eq!(objects(&said)[0]["process"]["exit"]["code"], 3);
     assert_eq!(objects(&said)[0]["wait"]["met"], true);
     let (code, said) = failed(service.procyard(&["wait", "nobody"]));
-    assert_eq!(code, 1);
+    assert_eq!(code, 125);
     assert!(said.contains("procyard ps --all"), "{said}");
 }
 

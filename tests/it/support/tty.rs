@@ -103,6 +103,11 @@ impl Tty {
         status.code().unwrap_or_else(|| 128 + status.signal().unwrap())
     }
 
+    /// Closes the window.
+    pub fn hang_up(&mut self) {
+        self.master = File::open("/dev/null").unwrap();
+    }
+
     /// All that was shown so far.
     pub fn all(&self) -> String {
         String::from_utf8_lossy(&self.shown).into_owned()
