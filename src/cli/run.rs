@@ -150,12 +150,9 @@ impl Run {
             Ok(Left::Ended(process)) => {
                 words::end_by_others(&process).into_iter().for_each(print::tell);
                 self.forget(client, id).await;
-                process
-                    .exit
-                    .as_ref()
-                    .and_then(|exit| exit.signal)
-                    .into_iter()
-                    .for_each(session::end_by);
+                if let Some(number) = process.exit.as_ref().and_then(|exit| exit.signal) {
+                    session::end_by(number);
+                }
                 Ok(words::exit_code(&process).into())
             }
             Ok(Left::Detached { reached }) => {
@@ -175,6 +172,7 @@ impl Run {
                 session::end_by(number);
                 Ok(words::by_signal(number).into())
             }
+            Err(trouble) if trouble.is_missing() => Err(trouble),
             Err(trouble) => Err(Trouble::new(format!("{trouble}; {id} may run on"))),
         }
     }

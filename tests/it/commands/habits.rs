@@ -101,7 +101,9 @@ fn an_empty_input_ends_also_on_a_terminal() {
 fn a_directory_that_is_gone_is_told_with_what_to_do() {
     let service = TestService::start();
     let script = format!("mkdir gone; cd gone; rmdir ../gone; exec {} run -- true", binary());
-    let (code, said) = failed(in_shell(&service, &script));
+    let mut command = in_shell(&service, &script);
+    command.current_dir(service.directory.path());
+    let (code, said) = failed(command);
     assert!(code == 125 && said.contains("-C gives another"), "{said}");
 }
 
