@@ -41,7 +41,6 @@ mod token;
 mod upgrade;
 
 use std::error::Error;
-use std::io;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -145,10 +144,7 @@ pub fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => match error.downcast::<Trouble>() {
             Ok(trouble) => trouble.end(),
-            Err(error) => match error.downcast::<io::Error>() {
-                Ok(error) => Trouble::from(*error).end(),
-                Err(error) => Trouble::new(error.to_string()).end(),
-            },
+            Err(error) => Trouble::new(error.to_string()).end(),
         },
     }
 }

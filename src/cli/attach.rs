@@ -14,7 +14,7 @@ use crate::grpc::pb;
 #[derive(clap::Args)]
 #[command(
     after_help = "Exit code: that of the process if it ends meanwhile; 0 if it was left alone; \
-128+N if signal N ended this command, as ^C does where there are no keys to leave; \
+128+N if signal N ended this command, as ^C does where keys are not passed on; \
 125 if procyard failed.
 
 Examples:
@@ -30,8 +30,9 @@ pub(super) struct Attach {
     /// is shown on one; else what comes from now on.
     #[arg(long)]
     since_start: bool,
-    /// Lets a process go on whose output nobody else reads: see OVERFLOW_BLOCK. What was shown here
-    /// may then be dropped, though another reader has not had it.
+    /// Lets a process go on whose output nobody else reads: see OVERFLOW_BLOCK. What was shown here,
+    /// and without --since-start all that came before, may then be dropped, though another reader has
+    /// not had it.
     #[arg(long)]
     acknowledge: bool,
     /// Keys that leave it alone, each within a second of the one before; `none`: there are no such
@@ -104,7 +105,7 @@ impl Attach {
                 print::tell(format!("{id} {}", words::goes_on(reached)));
                 Ok(ExitCode::SUCCESS)
             }
-            Left::Asked(number) => {
+            Left::Asked(number) | Left::Canceled(number) => {
                 session::end_by(number);
                 Ok(words::by_signal(number).into())
             }

@@ -24,7 +24,7 @@ pub(super) use place::Place;
 pub(super) use resumed::{Resumable, Resumed};
 
 use super::options::state_dir_here;
-use super::trouble::Trouble;
+use super::trouble::{self, Trouble};
 use crate::grpc::pb::{self, process_service_client::ProcessServiceClient};
 use crate::server::credentials::token_file;
 
@@ -101,8 +101,11 @@ impl Remote {
             match client.get_server_info(pb::GetServerInfoRequest {}).await {
                 Err(status) if is_lost(&status) && reason(&status).is_none() => {
                     let hint = if self.tls_ca.is_some() { "" } else { "; --tls-ca speaks TLS" };
-                    let nobody = format!("{} does not answer as procyard{hint}", self.place());
-                    attempts.pause_after(status).await.map_err(|_| Trouble::new(nobody))?;
+                    let nobody = |status: Status| {
+                        let (place, why) = (self.place(), trouble::deepest(&status));
+                        Trouble::new(format!("{place} does not answer as procyard: {why}{hint}"))
+                    };
+                    attempts.pause_after(status).await.map_err(nobody)?;
                 }
                 _ => return Ok(()),
             }

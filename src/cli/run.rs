@@ -164,6 +164,11 @@ impl Run {
                 self.forget(client, id).await;
                 Err(error.into())
             }
+            Ok(Left::Canceled(number)) => {
+                self.forget(client, id).await;
+                session::end_by(number);
+                Ok(words::by_signal(number).into())
+            }
             Ok(Left::Asked(number)) => {
                 // Anybody else may be who does not read what was to be written.
                 if std::io::stderr().is_terminal() {

@@ -95,6 +95,8 @@ pub(super) struct Session {
     unwritable: Option<io::Error>,
     /// We were asked to end though nobody can be told.
     asked_in_vain: bool,
+    /// By this we were asked to end, and so it was ended, as it did not run.
+    canceled: Option<i32>,
 }
 
 /// What a session hears of.
@@ -134,6 +136,7 @@ impl Session {
             ended: None,
             unwritable: None,
             asked_in_vain: false,
+            canceled: None,
             client,
             id,
             manner,
@@ -170,8 +173,8 @@ impl Session {
         let input = (self.runs && input.has_unsent()).then_some(input);
         tokio::select! {
             biased;
-            number = signals.next() => Event::Signal(number),
             Some(done) = errands.done() => Event::Done(done),
+            number = signals.next() => Event::Signal(number),
             Some(written) = output.written() => Event::Written(written),
             typed = typed, if types => Event::Typed(typed),
             () = sleep_until(time.unwrap_or_else(Instant::now)), if time.is_some() => Event::Time,
@@ -212,9 +215,10 @@ impl Session {
             return None;
         }
         let process = self.ended.take()?;
-        Some(match self.unwritable.take() {
-            Some(error) => Left::Unwritable(error),
-            None => Left::Ended(process),
+        Some(match (self.unwritable.take(), self.canceled) {
+            (Some(error), _) => Left::Unwritable(error),
+            (None, Some(number)) => Left::Canceled(number),
+            (None, None) => Left::Ended(process),
         })
     }
 
@@ -231,6 +235,7 @@ impl Session {
                     self.resize();
                 }
             }
+            Done::Canceling(number) => self.canceled = Some(number),
             Done::Signalled { gone } => {
                 self.asked_in_vain = gone;
                 let next = self.telling.done(Instant::now());
@@ -255,10 +260,8 @@ impl Session {
         }
         if self.unwritable.is_none() {
             // A terminal that is gone hangs up on it; whoever reads no more is told as by a pipe.
-            match error.raw_os_error() {
-                Some(libc::EIO) => self.tell(libc::SIGHUP),
-                _ => self.errands.close(),
-            }
+            let hung_up = error.raw_os_error() == Some(libc::EIO);
+            self.errands.close(if hung_up { libc::SIGHUP } else { libc::SIGPIPE });
             self.unwritable = Some(error);
         }
         None
@@ -284,7 +287,8 @@ impl Session {
                 if self.ended.is_some() || in_vain {
                     return Some(Left::Asked(number));
                 }
-                self.asked_in_vain = !self.line.is_open();
+                // The first connection is only being made.
+                self.asked_in_vain = self.calls > 0 && !self.line.is_open();
                 self.tell(number);
             }
             _ => self.tell(number),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use super::local;
 use super::print;
+use super::trouble::Trouble;
 use crate::access::{BadGrant, Grant, Pattern};
 use crate::server::credentials::token_file;
 
@@ -90,13 +91,13 @@ impl Token {
                 let grant = new.grant()?;
                 let (name, file) = (new.name, new.place.file());
                 let token = token_file::add(&file, &name, &grant)?;
-                print::line(token)?;
+                print::line(token).map_err(Trouble::from)?;
                 let file = file.display();
                 print::tell(format!("{name} may act as {grant} wherever {file} is the token file"));
             }
             Action::List(place) => {
                 for (name, grant) in token_file::list(&place.file())? {
-                    print::line(format!("{name} {grant}"))?;
+                    print::line(format!("{name} {grant}")).map_err(Trouble::from)?;
                 }
             }
             Action::Revoke { name, place } => {

@@ -11,6 +11,7 @@ use rustix::process::Signal;
 
 use super::local::{Keeper, Place};
 use super::print;
+use super::trouble::Trouble;
 use crate::keeper::answer_path;
 
 /// How long the keeper may take to tell: the new server has 10 s to say who it is and 10 s to
@@ -37,7 +38,7 @@ impl Upgrade {
         keeper.signal(Signal::HUP)?;
         let line = answer.wait(|| keeper.ends_within(Duration::ZERO).is_ok_and(|ended| !ended))?;
         if line.starts_with("upgraded") {
-            print::line(line)?;
+            print::line(line).map_err(Trouble::from)?;
             return Ok(());
         }
         Err(line.into())

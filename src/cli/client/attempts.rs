@@ -54,7 +54,7 @@ impl Attempts {
 
     /// Waits for somebody to answer, and says so if that takes long.
     pub(in crate::cli) async fn wait<T>(&mut self, answer: impl Future<Output = T>) -> T {
-        let lost = *self.lost.get_or_insert_with(Instant::now);
+        let lost = self.lost.unwrap_or_else(Instant::now);
         let mut answer = pin!(answer);
         tokio::select! {
             biased;

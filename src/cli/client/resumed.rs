@@ -57,9 +57,7 @@ impl<R: Resumable> Resumed<R> {
                     }
                 }
                 Err(status) => {
-                    if self.stream.take().is_some() {
-                        self.attempts = Attempts::aloud();
-                    }
+                    self.stream = None;
                     self.attempts.pause_after(status).await?;
                 }
             }

@@ -12,6 +12,8 @@ use crate::grpc::pb;
 
 /// How long a process may take to end when nobody reads it and it was told so.
 const UNREAD: Duration = Duration::from_secs(2);
+/// Until it is looked again for somebody who could be told.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Until it is asked again for a turn, of which nobody would tell.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
@@ -24,6 +26,8 @@ pub(super) enum Done {
     Acknowledged,
     /// It has the new size.
     Resized,
+    /// This signal finds nobody yet who could end by it: it is ended in another way.
+    Canceling(i32),
     /// It was sent a signal; `gone`: it has ended before.
     Signalled { gone: bool },
     /// It runs, after it has waited for its turn.
@@ -96,16 +100,18 @@ impl Errands {
     /// Sends a signal to the process and its group, as a terminal would. One that asks to end ends
     /// a process that waits for its turn, too.
     pub(super) fn signal(&self, number: i32) {
+        let tell = self.tell.clone();
         self.give(async move |mut client, id| {
-            let sent = signal(&mut client, id, number).await;
+            let canceling = || drop(tell.send(Done::Canceling(number)));
+            let sent = signal(&mut client, id, number, canceling).await;
             Some(Done::Signalled { gone: sent.is_err_and(|status| is_gone(&status)) })
         });
     }
 
-    /// Tells it that nobody reads what it prints, and ends it if it does not care.
-    pub(super) fn close(&self) {
+    /// Tells it by a signal that nobody reads what it prints, and ends it if it does not care.
+    pub(super) fn close(&self, number: i32) {
         self.give(async move |mut client, id| {
-            let _ = signal(&mut client, id.clone(), libc::SIGPIPE).await;
+            let _ = signal(&mut client, id.clone(), number, || ()).await;
             tokio::time::sleep(UNREAD).await;
             let _ = kill(&mut client, id).await;
             None
@@ -135,7 +141,12 @@ impl Errands {
 
 /// Sends a signal once, even if the answer is lost: two could mean something else to a program than
 /// one.
-async fn signal(client: &mut Client, id: String, number: i32) -> Result<(), Status> {
+async fn signal(
+    client: &mut Client,
+    id: String,
+    number: i32,
+    canceling: impl Fn(),
+) -> Result<(), Status> {
     let request = pb::SignalRequest { id, signal: number.to_string(), group: true };
     let mut attempts = Attempts::begin();
     loop {
@@ -146,12 +157,19 @@ async fn signal(client: &mut Client, id: String, number: i32) -> Result<(), Stat
             Err(status) if reason(&status) == "SHUTTING_DOWN" => {
                 attempts.pause_after(status).await?;
             }
-            Err(status) if is_gone(&status) && signals::ends(number) => {
-                // Nobody is there yet who could end by it.
+            Err(status) if is_gone(&status) => {
                 let found = quietly_again(async || client.get(look.clone()).await).await?;
-                let state = found.process.unwrap_or_default().state();
-                let waits = matches!(state, pb::State::Queued | pb::State::Backoff);
-                return if waits { kill(client, request.id).await } else { Err(status) };
+                match found.process.unwrap_or_default().state() {
+                    // Nobody is there yet.
+                    pb::State::Queued | pb::State::Backoff if signals::ends(number) => {
+                        canceling();
+                        return kill(client, request.id).await;
+                    }
+                    pb::State::Queued | pb::State::Backoff => return Ok(()),
+                    pb::State::Exited => return Err(status),
+                    // It is just beginning or ending, and has not heard of it.
+                    _ => tokio::time::sleep(LOOK_AGAIN).await,
+                }
             }
             sent => return sent.map(drop),
         }

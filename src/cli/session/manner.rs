@@ -35,6 +35,8 @@ pub(in crate::cli) enum Left {
     Detached { reached: bool },
     /// We were asked to end.
     Asked(i32),
+    /// The same, and the process has ended, too, which did not run.
+    Canceled(i32),
     /// What it prints cannot be written.
     Unwritable(io::Error),
 }

@@ -104,13 +104,14 @@ impl Window {
 impl Modes {
     fn undo(&self) -> String {
         let mut undo = String::new();
+        if self.pushed_keys > 0 {
+            // Each screen has its own: before the alternate one is left.
+            let _ = write!(undo, "\x1b[<{}u", self.pushed_keys);
+        }
         for mode in &self.private {
             let last = if USUALLY_ON.contains(mode) { 'h' } else { 'l' };
             // Cannot fail: a String takes everything.
             let _ = write!(undo, "\x1b[?{mode}{last}");
-        }
-        if self.pushed_keys > 0 {
-            let _ = write!(undo, "\x1b[<{}u", self.pushed_keys);
         }
         for (chosen, back) in [
             (self.keypad, "\x1b>"),

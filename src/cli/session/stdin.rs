@@ -19,6 +19,8 @@ const PIECE: usize = 64 << 10;
 const AHEAD: usize = 2;
 /// How often is looked whether a job has come to the foreground.
 const LOOK: Duration = Duration::from_millis(200);
+/// How long the signal of a terminal that is gone may take.
+const SIGNAL_FIRST: Duration = Duration::from_secs(5);
 /// The number of /dev/null.
 const NULL: (u32, u32) = (1, 3);
 
@@ -57,11 +59,13 @@ fn next(stdin: BorrowedFd<'_>, terminal: bool, buffer: &mut [u8]) -> Option<Byte
         match rustix::io::read(stdin, &mut *buffer) {
             Ok(n) if n > 0 => return Some(Bytes::copy_from_slice(&buffer[..n])),
             Err(Errno::INTR | Errno::AGAIN) => {}
-            // Nobody has ended the input. What this means is told by a signal.
-            _ if terminal && is_hung_up(stdin) => loop {
-                std::thread::park();
-            },
-            _ => return None,
+            _ => {
+                if terminal && is_hung_up(stdin) {
+                    // Nobody has ended the input: a signal tells what this means, as a rule.
+                    std::thread::sleep(SIGNAL_FIRST);
+                }
+                return None;
+            }
         }
     }
 }

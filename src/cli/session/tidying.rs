@@ -24,7 +24,7 @@ pub(in crate::cli) async fn tidy(
 ) {
     let by_itself = match left {
         Ok(Left::Ended(process)) => process.exit.as_ref().is_some_and(|exit| exit.code.is_some()),
-        Ok(Left::Detached { .. } | Left::Asked(_)) | Err(_) => false,
+        Ok(Left::Detached { .. } | Left::Asked(_) | Left::Canceled(_)) | Err(_) => false,
         Ok(Left::Unwritable(_)) => return,
     };
     if !terminal || !io::stdout().is_terminal() {
