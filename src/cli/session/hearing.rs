@@ -1,5 +1,6 @@
 //! What a session hears from its process, and how it is told that nobody is there.
 
+use tokio::time::Instant;
 use tonic::Status;
 
 use super::errands::reason;
@@ -28,6 +29,9 @@ impl Session {
     fn called(&mut self, Call { attached, line }: Call) {
         self.line = line;
         self.alarms.lost(false);
+        // Somebody is there again who can be told.
+        self.asked_in_vain = false;
+        self.telling.is_reachable(Instant::now());
         self.calls += 1;
         self.calls_in_vain += 1;
         let next = self.next_seq.unwrap_or(attached.next_seq);

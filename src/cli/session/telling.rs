@@ -43,6 +43,11 @@ impl Telling {
         self.under_way
     }
 
+    /// An answer may come from now on.
+    pub(super) fn is_reachable(&mut self, now: Instant) {
+        self.asked = self.asked.map(|_| now);
+    }
+
     /// Whether one that asks to end has had no answer for a while.
     pub(super) fn is_in_vain(&self, now: Instant) -> bool {
         self.asked.is_some_and(|asked| now.duration_since(asked) >= MOMENT)
@@ -73,6 +78,8 @@ mod tests {
         assert!(!telling.is_in_vain(now + MOMENT));
         telling.tell(libc::SIGINT, now);
         assert!(!telling.is_in_vain(now) && telling.is_in_vain(now + MOMENT));
+        telling.is_reachable(now + MOMENT);
+        assert!(!telling.is_in_vain(now + MOMENT) && telling.is_in_vain(now + 2 * MOMENT));
         telling.done(now + MOMENT);
         assert!(!telling.is_in_vain(now + MOMENT));
         telling.done(now + MOMENT);
