@@ -71,7 +71,7 @@ async fn arrows_follow_the_mode_that_the_program_has_asked_for() {
         ("down", "^[OB", "printed"),
         ("left", "^[OD", "normal"),
         ("home", "^[[H", "reset"),
-        ("end", "^[[F", "$"),
+        ("end", "^[[F", "F"),
     ] {
         let shown = shown(&mut client, "p", &[arrow], next).await;
         assert!(shown.starts_with(bytes), "{arrow}: {:?}", &shown[..shown.len().min(40)]);
