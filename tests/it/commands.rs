@@ -25,10 +25,12 @@ use std::io::Read;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 
+use procyard::grpc::pb;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::support::service::TestService;
-use crate::support::{SOON, with_usual_signals};
+use crate::support::service::*;
+use crate::support::transcript::wait;
+use crate::support::{SOON, soon, with_usual_signals};
 
 /// A command that goes on by itself, to be read from; killed when dropped, and when it goes on for
 /// far too long, so that whoever reads from it does not wait for ever.
@@ -96,6 +98,17 @@ fn failed(command: Command) -> (i32, String) {
     assert_eq!(said.lines().count(), 1, "{said:?}");
     assert!(said.starts_with("procyard: "), "{said:?}");
     (output.status.code().unwrap(), said)
+}
+
+/// Waits until a process that has printed much prints no more, though it goes on.
+async fn waits_for_its_reader(client: &mut Client, id: &str) {
+    let (mut before, mut printed) = (0, 0);
+    while printed == 0 || printed > before {
+        before = printed;
+        soon(client.wait(wait(id, until_quiet(500)))).await.unwrap();
+        printed = get(client, id).await.transcript.unwrap().total_bytes;
+    }
+    assert_eq!(get(client, id).await.state(), pb::State::Running);
 }
 
 /// A script of a shell in which `procyard` asks this service.

@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use procyard::grpc::pb;
 
-use super::{Running, failed, finished};
+use super::{Running, failed, finished, waits_for_its_reader};
 use crate::support::service::*;
-use crate::support::transcript::wait;
 use crate::support::tty::Tty;
 use crate::support::{binary, soon};
 
@@ -327,19 +326,7 @@ async fn one_that_waits_for_a_reader_goes_on_when_one_acknowledges() {
     let overflow = pb::Overflow::Block.into();
     let spec = pb::Spec { transcript_bytes: 64 << 10, overflow, ..shell(line) };
     begin(&mut client, "p", spec).await;
-    soon(async {
-        let mut before = 0;
-        loop {
-            soon(client.wait(wait("p", until_quiet(300)))).await.unwrap();
-            let printed = get(&mut client, "p").await.transcript.unwrap().total_bytes;
-            if printed == before {
-                break;
-            }
-            before = printed;
-        }
-    })
-    .await;
-    assert_eq!(get(&mut client, "p").await.state(), pb::State::Running);
+    waits_for_its_reader(&mut client, "p").await;
     let output = finished(service.procyard(&["attach", "--acknowledge", "p"]));
     assert_eq!(output.status.code(), Some(3), "{output:?}");
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use procyard::grpc::pb;
 
-use super::{Running, failed, finished, in_shell, printed};
+use super::{Running, failed, finished, in_shell, printed, waits_for_its_reader};
 use crate::support::service::*;
 use crate::support::transcript::wait;
 use crate::support::tty::Tty;
@@ -146,19 +146,7 @@ async fn a_slow_reader_holds_the_process_back_and_loses_nothing() {
     let mut first = [0; 8];
     stdout.read_exact(&mut first).unwrap();
     // Nobody reads: it waits, long before its end.
-    soon(async {
-        let mut before = 0;
-        loop {
-            soon(client.wait(wait("p", until_quiet(500)))).await.unwrap();
-            let printed = get(&mut client, "p").await.transcript.unwrap().total_bytes;
-            if printed == before {
-                break;
-            }
-            before = printed;
-        }
-    })
-    .await;
-    assert_eq!(get(&mut client, "p").await.state(), pb::State::Running);
+    waits_for_its_reader(&mut client, "p").await;
     let mut rest = Vec::new();
     stdout.read_to_end(&mut rest).unwrap();
     assert_eq!(&first, b"0123456\n");
