@@ -95,13 +95,7 @@ impl From<Status> for Trouble {
         let details = status.get_error_details();
         let fields = details.bad_request().map(|bad| &bad.field_violations[..]).unwrap_or_default();
         let said = match (status.message(), status.code()) {
-            _ if !fields.is_empty() => {
-                let wrong = fields.iter().map(|bad| {
-                    let FieldViolation { field, description, .. } = bad;
-                    format!("{}: {description}", option(field))
-                });
-                wrong.collect::<Vec<_>>().join("; ")
-            }
+            _ if !fields.is_empty() => fields.iter().map(wrong).collect::<Vec<_>>().join("; "),
             ("", code) => code.description().to_owned(),
             (message, Code::Unavailable | Code::Unknown | Code::Cancelled) if reason.is_empty() => {
                 format!("the connection was lost: {message}")
@@ -114,6 +108,11 @@ impl From<Status> for Trouble {
         };
         Trouble { missing: status.code() == Code::NotFound, ..trouble }
     }
+}
+
+/// What is wrong with a field.
+fn wrong(bad: &FieldViolation) -> String {
+    format!("{}: {}", option(&bad.field), bad.description)
 }
 
 /// What a field of the API is called on the command line.

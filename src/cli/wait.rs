@@ -52,13 +52,15 @@ pub(super) struct Wait {
 
 impl Wait {
     pub(super) async fn run(self) -> Result<ExitCode, Trouble> {
-        let connected = self.remote.connect().await;
-        let client = connected.map_err(|trouble| trouble.with_code(words::FAILED))?;
+        // Not to be taken for the code of a process.
+        self.wait_for_all().await.map_err(|trouble| trouble.with_code(words::FAILED))
+    }
+
+    async fn wait_for_all(self) -> Result<ExitCode, Trouble> {
+        let client = self.remote.connect().await?;
         let deadline = self.timeout.map(|timeout| Instant::now() + timeout);
         let waits = self.ids.iter().map(|id| self.wait(client.clone(), id, deadline));
-        let codes = try_join_all(waits).await;
-        // Not to be taken for that of a process.
-        let codes = codes.map_err(|trouble| trouble.with_code(words::FAILED))?;
+        let codes = try_join_all(waits).await?;
         Ok(codes.into_iter().find(|code| *code != 0).unwrap_or_default().into())
     }
 

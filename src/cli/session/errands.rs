@@ -38,6 +38,8 @@ pub(super) enum Done {
 pub(super) struct Errands {
     client: Client,
     id: String,
+    /// Without a bound, as few are under way: of each kind one at a time, and a signal tells of itself
+    /// twice at the most.
     tell: UnboundedSender<Done>,
     done: UnboundedReceiver<Done>,
 }
@@ -151,29 +153,31 @@ async fn signal(
     let mut attempts = Attempts::begin();
     loop {
         // Somebody must be there by then: what is asked before may be asked twice.
-        let look = pb::GetRequest { id: request.id.clone() };
-        quietly_again(async || client.get(look.clone()).await).await?;
+        state(client, &request.id).await?;
         match client.signal(request.clone()).await {
             Err(status) if reason(&status) == "SHUTTING_DOWN" => {
                 attempts.pause_after(status).await?;
             }
-            Err(status) if is_gone(&status) => {
-                let found = quietly_again(async || client.get(look.clone()).await).await?;
-                match found.process.unwrap_or_default().state() {
-                    // Nobody is there yet.
-                    pb::State::Queued | pb::State::Backoff if signals::ends(number) => {
-                        canceling();
-                        return kill(client, request.id).await;
-                    }
-                    pb::State::Queued | pb::State::Backoff => return Ok(()),
-                    pb::State::Exited => return Err(status),
-                    // It is just beginning or ending, and has not heard of it.
-                    _ => tokio::time::sleep(LOOK_AGAIN).await,
+            Err(status) if is_gone(&status) => match state(client, &request.id).await? {
+                pb::State::Exited => return Err(status),
+                // Nobody is there yet.
+                pb::State::Queued | pb::State::Backoff if signals::ends(number) => {
+                    canceling();
+                    return kill(client, request.id).await;
                 }
-            }
+                pb::State::Queued | pb::State::Backoff => return Ok(()),
+                // It is just beginning or ending, and has not heard of it.
+                _ => tokio::time::sleep(LOOK_AGAIN).await,
+            },
             sent => return sent.map(drop),
         }
     }
+}
+
+async fn state(client: &mut Client, id: &str) -> Result<pb::State, Status> {
+    let look = pb::GetRequest { id: id.into() };
+    let found = quietly_again(async || client.get(look.clone()).await).await?;
+    Ok(found.process.unwrap_or_default().state())
 }
 
 async fn kill(client: &mut Client, id: String) -> Result<(), Status> {
@@ -182,7 +186,7 @@ async fn kill(client: &mut Client, id: String) -> Result<(), Status> {
     quietly_again(async || client.kill(request.clone()).await).await.map(drop)
 }
 
-/// Whether a refusal tells that the process has ended.
+/// Whether a refusal tells that nobody runs: it has ended, or has not begun.
 fn is_gone(status: &Status) -> bool {
     reason(status) == "NOT_RUNNING" || reason(status) == "PROCESS_NOT_FOUND"
 }
