@@ -9,6 +9,7 @@ mod print;
 mod session;
 mod trouble;
 mod typing;
+mod usage;
 mod which;
 mod words;
 
@@ -46,6 +47,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::telemetry::Format;
+use crate::telemetry::audit_file::AuditFile;
 use trouble::Trouble;
 
 /// Runs other people's processes, and never loses one, nor a byte they print.
@@ -59,6 +61,10 @@ use trouble::Trouble;
   procyard ps
   procyard logs --follow ID
   procyard kill ID
+
+A process is meant by its id, its name or its service. Live processes win over finished ones, for
+`rerun` and `rm` finished ones over live ones; an id wins over a name. If several are left, the
+command lists them and does nothing; commands that only read take the newest finished one.
 
 Commands find the supervisor at its usual socket, or where PROCYARD_SERVER says."
 )]
@@ -105,9 +111,9 @@ enum Command {
     Completions(completions::Completions),
     /// Runs the supervisor until SIGTERM or ^C.
     Serve(serve::Serve),
-    /// Replaces the server of a running `serve` by the version that is now on disk.
+    /// Replaces the server that other commands talk to by the version that is now on disk.
     Upgrade(upgrade::Upgrade),
-    /// Stops a running `serve`: its processes end first, as their stop policies say.
+    /// Stops the supervisor that other commands talk to, and all that it runs.
     Stop(stop::Stop),
     /// Makes tokens, and takes them back.
     Token(token::Token),
@@ -119,9 +125,6 @@ enum Command {
     Keeper(keeper::Keeper),
 }
 
-/// As shells and most programs exit when they were called in a wrong way.
-const MISREAD: u8 = 2;
-
 /// How a command ended: with an exit code of its own, or with trouble.
 type Ended = Result<ExitCode, Box<dyn Error>>;
 
@@ -129,17 +132,22 @@ type Ended = Result<ExitCode, Box<dyn Error>>;
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return misread(&error),
+        Err(error) => return usage::report(&error, &Cli::command()),
     };
     let format = match &cli.command {
         Command::Serve(serve) => serve.options.log_format,
         Command::Server(server) => server.options.log_format,
         _ => Format::Text,
     };
-    if let Err(error) = cli.command.begin_log() {
-        return Trouble::new(error).end();
+    match cli.command.begin_log() {
+        Ok(LogFiles { audit, problem }) => {
+            crate::telemetry::init(format, audit);
+            if let Some(problem) = problem {
+                tracing::warn!("{problem}; changes are in the log only");
+            }
+        }
+        Err(error) => return Trouble::new(error).end(),
     }
-    crate::telemetry::init(format);
     match cli.command.run() {
         Ok(code) => code,
         Err(error) => match error.downcast::<Trouble>() {
@@ -147,6 +155,15 @@ pub fn main() -> ExitCode {
             Err(error) => Trouble::new(error.to_string()).end(),
         },
     }
+}
+
+/// The files that logging begins with.
+#[derive(Default)]
+struct LogFiles {
+    /// That of a server.
+    audit: Option<AuditFile>,
+    /// Why procyard cannot open the default audit file.
+    problem: Option<String>,
 }
 
 impl Command {
@@ -171,52 +188,42 @@ impl Command {
             Command::Completions(completions) => Ok(completions.run()?),
             Command::Serve(serve) => done(serve.run()),
             Command::Upgrade(upgrade) => done(upgrade.run()),
-            Command::Stop(stop) => done(stop.run()),
+            Command::Stop(stop) => asking(stop.run()),
             Command::Token(token) => done(token.run()),
             Command::Server(server) => done(server.run()),
             Command::Keeper(keeper) => done(keeper.run()),
         }
     }
 
-    /// Has the log go to its file, if there is to be one. A server that comes later than the one
-    /// that could open it goes on with what it was given.
-    fn begin_log(&self) -> Result<(), String> {
-        let path = match self {
-            Command::Serve(serve) => serve.options.log_file.as_deref(),
-            Command::Server(server) => server.options.log_file.as_deref(),
-            _ => None,
+    /// Has the log go to its file, if there is to be one, and opens the audit file of a server. A
+    /// server that comes later than the one that could open them continues with what it was given.
+    fn begin_log(&self) -> Result<LogFiles, String> {
+        let (options, is_server) = match self {
+            Command::Serve(serve) => (&serve.options, false),
+            Command::Server(server) => (&server.options, true),
+            _ => return Ok(LogFiles::default()),
         };
-        let Some(path) = path else { return Ok(()) };
-        match crate::telemetry::file::begin(path) {
-            Err(error) if matches!(self, Command::Serve(_)) => {
-                Err(format!("--log-file {}: {error}", path.display()))
-            }
-            _ => Ok(()),
+        let log = options.log_file.as_deref().map_or(Ok(()), |path| {
+            let begun = crate::telemetry::file::begin(path);
+            begun.map_err(|error| format!("--log-file {}: {error}", path.display()))
+        });
+        let audit = options.audit_file().map(|path| {
+            let audit = AuditFile::new(&path).and_then(|audit| match is_server {
+                true => Ok(audit),
+                false => audit.check().map(|()| audit),
+            });
+            audit.map_err(|error| format!("cannot open --audit-file {}: {error}", path.display()))
+        });
+        if is_server {
+            return Ok(LogFiles { audit: audit.and_then(Result::ok), problem: None });
+        }
+        log?;
+        // The keeper changes nothing for callers.
+        match audit.and_then(Result::err) {
+            Some(problem) if options.requires_audit_file() => Err(problem),
+            problem => Ok(LogFiles { audit: None, problem }),
         }
     }
-}
-
-/// What is wrong with the arguments, in one line; or the help that they ask for.
-fn misread(error: &clap::Error) -> ExitCode {
-    use clap::error::ErrorKind;
-    let help = [
-        ErrorKind::DisplayHelp,
-        ErrorKind::DisplayVersion,
-        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand,
-    ];
-    if help.contains(&error.kind()) {
-        error.exit();
-    }
-    let said = error.to_string();
-    let what = said.split("\n\n").next().unwrap_or_default();
-    let what: Vec<_> = what.trim_start_matches("error:").split_whitespace().collect();
-    let command = std::env::args_os().nth(1).and_then(|word| word.into_string().ok());
-    let command = command.filter(|word| Cli::command().find_subcommand(word).is_some());
-    let command = command.map(|word| format!(" {word}")).unwrap_or_default();
-    let tip = said.lines().find_map(|line| line.trim_start().strip_prefix("tip: "));
-    let tip = tip.map(|tip| format!(" ({tip})")).unwrap_or_default();
-    let line = format!("{}{tip}; see `procyard{command} --help`", what.join(" "));
-    Trouble::new(line).with_code(MISREAD).end()
 }
 
 /// A command whose end is all there is to say.

@@ -3,6 +3,7 @@
 //! Owns reading addresses and opening them safely.
 
 pub mod inherited;
+mod runtime_dir;
 
 use std::fs;
 use std::io;
@@ -22,6 +23,9 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 /// How long another instance is waited for that looks at the same directory.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(10);
+
+/// Connections over TCP that the kernel holds until they are accepted, unless it has a lower limit.
+const MAX_BACKLOG: i32 = 4096;
 
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,15 +83,19 @@ impl std::fmt::Display for Listen {
 }
 
 impl Listen {
-    /// The usual place: `$XDG_RUNTIME_DIR/procyard.sock`; root's is `/run/procyard.sock`.
+    /// The usual place: `$XDG_RUNTIME_DIR/procyard.sock`, without that variable
+    /// `~/.procyard/procyard.sock`; root's is `/run/procyard.sock`.
     pub fn usual() -> Listen {
-        let uid = rustix::process::getuid();
-        let directory = match std::env::var_os("XDG_RUNTIME_DIR") {
-            _ if uid.is_root() => "/run".into(),
-            Some(directory) if Path::new(&directory).is_absolute() => PathBuf::from(directory),
-            _ => std::env::temp_dir().join(format!("procyard-{}", uid.as_raw())),
-        };
-        Listen::Unix(directory.join("procyard.sock"))
+        Listen::Unix(runtime_dir::usual_socket())
+    }
+
+    /// Refuses the usual socket if another user may have made it. Other addresses were chosen by
+    /// the user and are not looked at.
+    pub fn check_usual_socket(&self) -> io::Result<()> {
+        match self {
+            Listen::Unix(path) if *self == Listen::usual() => runtime_dir::check_socket(path),
+            _ => Ok(()),
+        }
     }
 
     /// Whether it is reached from other machines.
@@ -109,6 +117,9 @@ impl Listen {
             }
             Listen::Tcp(address) => {
                 let listener = TcpListener::bind(address)?;
+                // The standard library asks for 128; the kernel drops what comes beyond it, and the
+                // client tries again a second later. Unix sockets have the kernel's maximum.
+                rustix::net::listen(&listener, MAX_BACKLOG)?;
                 let place = Listen::Tcp(listener.local_addr()?);
                 opened(listener.into(), None, place)
             }
@@ -160,17 +171,21 @@ pub enum Reach {
 pub fn listen_at(path: &Path, reach: Reach) -> io::Result<(OwnedFd, SocketFile)> {
     let refuse = |kind, what: &str| Err(io::Error::new(kind, what));
     if SocketAddrUnix::new(path).is_err() {
-        return refuse(io::ErrorKind::InvalidInput, "a socket's path has at most 107 bytes");
+        let problem = format!("a socket's path has at most {} bytes", runtime_dir::MAX_SOCKET_PATH);
+        return refuse(io::ErrorKind::InvalidInput, &problem);
     }
     if let Some(directory) = path.parent() {
         make(directory, reach)?;
+        if path == runtime_dir::usual_socket() {
+            runtime_dir::check_directory(directory)?;
+        }
         let found = fs::metadata(directory)?;
         let owner = found.uid();
         if owner != 0 && owner != rustix::process::getuid().as_raw() {
             return refuse(io::ErrorKind::PermissionDenied, "the directory is another user's");
         }
         let mode = found.mode();
-        if mode & 0o022 != 0 && mode & 0o1000 == 0 {
+        if runtime_dir::can_others_replace_in(&found) {
             let problem = "others may write to the directory, and could take the socket's place";
             return refuse(io::ErrorKind::PermissionDenied, problem);
         }

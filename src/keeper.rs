@@ -7,9 +7,9 @@
 //!
 //! To be read in this order: `turns` is the loop and the state; `requests`, `continuing`, `ending`
 //! and `kill` are what it does; `held` is what it holds; `spawn`, `streams`, `output`, `ring`,
-//! `input`, `terminal`, `reap`, `tree`, `cgroup` and `controllers` are how; `link`, `pulse`, `server`, `binary` and
-//! `upgrade` are the other process; `notify` is who started this one; `left` is what an earlier
-//! keeper left.
+//! `input`, `terminal`, `reap`, `tree`, `cgroup`, `controllers` and `memory` are how; `link`, `pulse`, `server`, `binary` and
+//! `upgrade` are the other process; `notify` is who started this one; `left` is what a killed
+//! keeper leaves.
 
 mod binary;
 mod cgroup;
@@ -21,6 +21,7 @@ mod input;
 mod kill;
 mod left;
 mod link;
+mod memory;
 mod notify;
 mod output;
 mod poller;
@@ -50,8 +51,10 @@ use server::{Source, Started};
 use spawn::Spawner;
 use turns::Keeper;
 
-pub use left::end_what_was_left;
+pub use left::{Leftovers, end_what_was_left};
+pub use memory::{cgroup_memory_limit, lower_oom_score};
 pub use notify::Notify;
+pub use tree::signal_leftovers;
 pub use upgrade::answer_path;
 
 /// Descriptors without which a keeper could start but hold hardly a process.
@@ -80,6 +83,8 @@ pub enum Servers {
 pub struct Ground {
     spawner: Spawner,
     signals: OwnedFd,
+    /// Memory is limited, and the keeper's OOM score could not be lowered.
+    exposed_to_oom: bool,
 }
 
 impl Ground {
@@ -99,7 +104,11 @@ impl Ground {
         drop(null);
         close_all_but(kept)?;
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-        Ok(Ground { spawner: Spawner::new()?, signals: take_signals()? })
+        let exposed_to_oom = memory::lower_oom_score(memory::KEEPER_OOM_SCORE).is_err()
+            && memory::cgroup_memory_limit().is_some();
+        let scores = memory::OomScores::of_children(exposed_to_oom);
+        let (spawner, signals) = (Spawner::new(scores)?, take_signals()?);
+        Ok(Ground { spawner, signals, exposed_to_oom })
     }
 
     /// Keeps, until told to stop by SIGTERM or SIGINT and all has ended.
@@ -126,6 +135,7 @@ impl Ground {
             controllers,
             cgroups,
             sandbox,
+            unmap_written: self.exposed_to_oom,
             held: held::Table::default(),
             link: None,
             source,
@@ -133,6 +143,8 @@ impl Ground {
             starts: VecDeque::new(),
             busy: Vec::new(),
             kills: Vec::new(),
+            look: None,
+            exit_pass: None,
             stalled: Vec::new(),
             retry_at: None,
             sweep_due: false,
@@ -145,7 +157,9 @@ impl Ground {
         };
         let domain = keeper.kill_domain();
         let limits = keeper.controllers.enforceable();
-        tracing::info!(pid = std::process::id(), kill_domain = ?domain, ?limits, "keeping");
+        let exposed_to_oom = self.exposed_to_oom;
+        let pid = std::process::id();
+        tracing::info!(pid, kill_domain = ?domain, ?limits, exposed_to_oom, "keeping");
         keeper.run()
     }
 }

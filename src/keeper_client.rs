@@ -16,7 +16,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::failpoint::{self, Point};
 use crate::process::{
-    Descendant, Enforceable, Exit, InputState, KillDomain, Launch, Parts, Refused, Size, step,
+    Descendant, Enforceable, Exit, InputState, KillDomain, Launch, Parts, Refused, Size,
+    TreeSignal, step,
 };
 use crate::protocol::{self, Version, pb};
 use connection::{Answered, Ask, Connection};
@@ -258,14 +259,19 @@ impl Keeper {
         self.done(Body::Signal(pb::Signal { key, signal, group })).await
     }
 
-    /// Sends one signal to the whole tree and tells whom it reached. KILL is repeated until
-    /// nothing is left, and answered then; any other is sent once; TERM, HUP, INT and QUIT are
+    /// Sends one signal to the whole tree. KILL is repeated until nothing is left, and answered
+    /// then, or after 4 s with what remains; any other is sent once; TERM, HUP, INT and QUIT are
     /// followed by CONT.
-    pub async fn kill_tree(&self, key: u64, signal: i32) -> Result<Vec<Descendant>, KeeperError> {
+    pub async fn signal_tree(&self, key: u64, signal: i32) -> Result<TreeSignal, KeeperError> {
         match self.ask(Body::KillTree(pb::KillTree { key, signal })).await? {
-            Answered::Killed(members) => Ok(members),
+            Answered::Killed(outcome) => Ok(outcome),
             other => Err(unexpected(&other)),
         }
+    }
+
+    /// Sends one signal to the whole tree and returns the processes that took it.
+    pub async fn kill_tree(&self, key: u64, signal: i32) -> Result<Vec<Descendant>, KeeperError> {
+        self.signal_tree(key, signal).await.map(|outcome| outcome.members)
     }
 
     /// Who of a tree is there now.

@@ -5,6 +5,7 @@
 //! numbers. No label is ever anything that a client chooses: neither ids nor owners nor paths.
 //! Everything but the number of servers begins at 0 with each server.
 
+mod format;
 pub mod supervising;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -15,10 +16,8 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
+pub use format::Format;
 use supervising::Supervising;
-
-/// What the text is.
-pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Bounds of histograms, in seconds: from what an in-memory look takes to what nobody waits for.
 const SECONDS: [f64; 17] = [
@@ -55,12 +54,12 @@ impl Metrics {
         &mut self.0
     }
 
-    /// All of them as they are now, as OpenMetrics has it.
-    pub fn text(&self) -> String {
+    /// All of them as they are now.
+    pub fn text(&self, format: Format) -> String {
         let mut text = String::new();
         // It is written to memory, which fails nobody.
         let _ = encode(&mut text, &self.0);
-        text
+        format.write(text)
     }
 }
 

@@ -27,8 +27,8 @@ pub use restart::Restarts;
 pub use sandbox::{Files, Parts, Sandbox};
 pub use selector::{AnyOf, Selector};
 pub use spec::{
-    DEFAULT_INTERPRETER, Environment, Limits, Mode, Policy, Probe, Program, Readiness, Restart,
-    Script, Service, Spec, Stop, Streams,
+    DEFAULT_INTERPRETER, Environment, GiveUp, Limits, Mode, Policy, Probe, Program, Readiness,
+    Restart, Script, Service, Spec, Stop, Streams,
 };
 pub use wait::{Until, WaitFor};
 
@@ -197,6 +197,19 @@ pub enum Overflow {
     Block,
 }
 
+/// Room beyond the limit of a blocking ring, for what its process has printed when it exits.
+pub const EXIT_ROOM: u64 = (2 << 20) + (128 << 10);
+
+impl Overflow {
+    /// Bytes that a ring takes at most, of which `bytes` are kept while its process lives.
+    pub fn ring_bytes(self, bytes: u64) -> u64 {
+        match self {
+            Overflow::DropOldest => bytes,
+            Overflow::Block => bytes + EXIT_ROOM,
+        }
+    }
+}
+
 /// How a process ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
@@ -260,6 +273,29 @@ pub struct Descendant {
     pub pid: u32,
     /// Its command name.
     pub command: String,
+}
+
+/// A process of someone's tree that SIGKILL has not ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unkillable {
+    /// The process.
+    #[serde(flatten)]
+    pub process: Descendant,
+    /// When it was started, in clock ticks since boot: with the pid its identity.
+    pub start_ticks: u64,
+    /// Why SIGKILL has not ended it, as "operation not permitted".
+    pub error: String,
+}
+
+/// What a signal to a whole tree came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TreeSignal {
+    /// The processes that took the signal, the leader first.
+    pub members: Vec<Descendant>,
+    /// The processes that SIGKILL has not ended in time; empty after any other signal.
+    pub unkillable: Vec<Unkillable>,
+    /// The leader itself is among them.
+    pub leader_remains: bool,
 }
 
 /// How far the input of a process is.

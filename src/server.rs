@@ -6,16 +6,21 @@
 //! processes end, then the connections. One that another server takes over from ends its
 //! connections and nothing else.
 
-mod acquaintance;
+mod ancestry;
 pub(crate) mod authority;
 mod browsers;
+mod call_budget;
 mod calls;
-mod connections;
+mod connection;
+mod connection_auth;
 pub mod credentials;
 mod descriptors;
 mod fresh;
+mod health_limit;
+mod keeper_exit;
+mod listener;
 mod measured;
-mod probes;
+mod origin;
 mod pulse;
 mod scrapes;
 mod services;
@@ -36,11 +41,17 @@ use crate::failpoint::{self, Point};
 use crate::grpc::framework::MESSAGE_LIMIT;
 use crate::grpc::info::About;
 use crate::grpc::service::Service;
+use crate::keeper::{Leftovers, cgroup_memory_limit, lower_oom_score};
 use crate::keeper_client::{Keeper, Reports, Welcome};
 use crate::store::{Limits, Loaded, StateDir, Store};
-use crate::supervisor::{FromKeeper, Rules, Stage, Supervisor, Whole, enforceable_limits};
-use connections::Door;
+use crate::supervisor::{
+    CallerBudgets, FromKeeper, Rules, Stage, Supervisor, Whole, WorkerPool, enforceable_limits,
+};
+use crate::telemetry::refusals;
+use ancestry::Ancestry;
 use credentials::{Access, Credentials};
+use keeper_exit::{KeeperExit, KeeperProcess};
+use listener::Acceptor;
 use measured::Measured;
 use scrapes::Scrapes;
 use tls::Tls;
@@ -53,6 +64,13 @@ const DRAIN: Duration = Duration::from_secs(3);
 /// longer clients wait for who can do something for them. All streams end at once, and calls half a
 /// second later at most.
 const SHORT_DRAIN: Duration = Duration::from_secs(1);
+
+/// Threads for what waits for the disk on the server's own behalf: the store, scripts, outputs and
+/// files of transcripts. What calls ask for has the threads of the worker pool.
+const MAX_BLOCKING_THREADS: usize = 8;
+/// What the server lowers its OOM score to, where that is permitted: processes are killed before
+/// it, and the keeper after it, which replaces it.
+const OOM_SCORE: i32 = -500;
 
 /// What a server is told when it is started.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,30 +97,64 @@ pub struct Sockets {
 pub fn run(link: UnixStream, sockets: Sockets, options: &Options) -> Result<(), Box<dyn Error>> {
     descriptors::raise_limit();
     descriptors::outlive_file_limit();
+    if let Err(error) = lower_oom_score(OOM_SCORE) {
+        tracing::debug!(%error, "the OOM score cannot be lowered");
+    }
     // One thread for everything but the store: what wakes whom never crosses a core.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
+        .max_blocking_threads(MAX_BLOCKING_THREADS)
         .thread_keep_alive(spare_thread::IDLE)
         .build()?;
     runtime.spawn(spare_thread::keep());
+    runtime.spawn(refusals::summarise());
     // Before the keeper is spoken to, which may then end another server in favour of this one;
     // what that one uses is touched when it is gone, and the keeper has said so.
     Store::understands(&options.state_dir)?;
+    let keeper = KeeperProcess::open(&link)?;
     let linked = runtime.block_on(Keeper::connect(link))?;
     let state_dir = StateDir::lock(&options.state_dir)?;
     let opened = Store::open(&state_dir, Limits { max_events: options.max_events })?;
     failpoint::reach(Point::RecoveryLoaded);
-    let options = Options { state_dir: state_dir.path().into(), ..options.clone() };
+    let mut options = Options { state_dir: state_dir.path().into(), ..options.clone() };
+    bound_transcripts(&mut options.rules, cgroup_memory_limit());
     let served = runtime.block_on(async {
+        let leftovers = Leftovers::new(&options.state_dir);
+        let keeper = keeper.map(|keeper| keeper.kill_leftovers_at_exit(leftovers)).transpose()?;
         let watched = opened.0.clone();
         tokio::select! {
-            served = serve(linked, sockets, &options, opened) => served,
+            served = serve_until_lost(linked, sockets, &options, opened, keeper) => served,
             // The keeper starts another, which repairs it.
             () = watched.damaged() => Err("the store is damaged".into()),
         }
     });
+    refusals::write_summaries();
     // Whatever still runs has nobody to answer to.
     runtime.shutdown_background();
+    served
+}
+
+/// Bounds what transcripts take of a limited memory to half of it, unless an option does.
+fn bound_transcripts(rules: &mut Rules, memory_limit: Option<u64>) {
+    let bound = &mut rules.capacity.quotas.all.transcript_bytes;
+    if let (None, Some(limit)) = (*bound, memory_limit) {
+        tracing::info!(limit, transcripts = limit / 2, "transcripts get half of the memory limit");
+        *bound = Some(limit / 2);
+    }
+}
+
+/// Serves; if the keeper is gone, returns once what it left running is killed.
+async fn serve_until_lost(
+    linked: (Keeper, Reports, Welcome),
+    sockets: Sockets,
+    options: &Options,
+    opened: (Store, Loaded),
+    keeper: Option<KeeperExit>,
+) -> Result<(), Box<dyn Error>> {
+    let served = serve(linked, sockets, options, opened).await;
+    if let (Err(_), Some(keeper)) = (&served, keeper) {
+        keeper.finish().await;
+    }
     served
 }
 
@@ -116,9 +168,12 @@ async fn serve(
     let stage = supervisor.stage();
     let credentials = Arc::new(Credentials::new(&options.access));
     let service = Service::new(supervisor.clone(), about, options.rules.capacity.quotas);
-    let services = services::assemble(service, stage.clone(), credentials).await?;
+    let budgets = CallerBudgets::new(options.rules.capacity.quotas.each);
+    let services =
+        services::assemble(service, stage.clone(), Arc::clone(&credentials), budgets).await?;
     let tls = options.access.tls.as_ref().map(Tls::new);
-    let door = Door::new(listeners, tls)?;
+    let children = options.access.children.as_ref().map(|_| Ancestry::below(welcome.pid));
+    let acceptor = Acceptor::new(listeners, tls, credentials, children)?;
     let measured = Measured {
         supervisor: supervisor.clone(),
         growth: keeper.growth().clone(),
@@ -135,7 +190,7 @@ async fn serve(
         services.health.end().await;
         drain
     };
-    tokio::join!(door.serve(services.routes, ended), scraped(scrapes, stage.clone()));
+    tokio::join!(acceptor.serve(services.routes, ended), scraped(scrapes, stage.clone()));
     let reached = *stage.borrow();
     if reached == Stage::Orphaned { Err("the keeper is gone".into()) } else { Ok(()) }
 }
@@ -164,7 +219,9 @@ async fn take_over(
         sandbox: welcome.sandbox,
     };
     let (rules, state_dir) = (options.rules.clone(), &options.state_dir);
-    Ok((Supervisor::begin(from_keeper, store, loaded, state_dir, rules).await, about))
+    let workers = Arc::new(WorkerPool::start()?);
+    let begun = Supervisor::begin(from_keeper, store, loaded, (state_dir, rules), workers).await;
+    Ok((begun, about))
 }
 
 /// What the server tells of itself.

@@ -1,7 +1,8 @@
 //! The store: what outlives the server. Records, events and the id of this instance, in SQLite.
 //!
-//! Owns the state directory and its lock (`state_dir`), the database file and its settings
-//! (`database`), the schema and its versions (`schema`), rows (`rows`), the thread that writes
+//! Owns the state directory and its lock (`state_dir`), whether a directory may be one (`marker`),
+//! its subdirectories and the names of files in them (`data_dir`), the database file and its
+//! settings (`database`), the schema and its versions (`schema`), rows (`rows`), the thread that writes
 //! (`writer`), the one that keeps the log short (`checkpoint`), the connection that reads
 //! (`reader`), the first bytes of the database and of its log (`version`, `log`), and what is done
 //! about damage (`damage`, `repair`). It never decides what is recorded, nor in what order: that
@@ -13,10 +14,12 @@
 
 mod checkpoint;
 mod damage;
+mod data_dir;
 mod database;
 mod error;
 mod loaded;
 mod log;
+mod marker;
 mod reader;
 mod repair;
 mod rows;
@@ -35,6 +38,7 @@ use damage::Damage;
 use reader::{Open, Reader};
 use writer::Writer;
 
+pub use data_dir::{DataDir, DataKind, FileKey, Inner, not_regular};
 pub use error::StoreError;
 pub use loaded::Loaded;
 pub use repair::Repaired;
@@ -80,15 +84,18 @@ impl Store {
     /// is repaired. One that cannot be written at present is read, and written when it can be.
     pub fn open(directory: &StateDir, limits: Limits) -> Result<(Store, Loaded), StoreError> {
         let path = directory.path().join(DATABASE);
+        let is_missing = repair::is_empty(&path);
         let open = || {
+            repair::expect_regular(&path)?;
             let read = |connection: &Connection| {
                 repair::look(connection)?;
                 Loaded::read(connection)
             };
-            let (connection, loaded) = match repair::usable(directory.path(), read) {
+            let (connection, mut loaded) = match repair::usable(directory.path(), read) {
                 Ok(usable) => usable,
                 Err(error) => return Store::glimpse(directory, limits, error),
             };
+            loaded.is_new = is_missing && loaded.repaired.is_none();
             let reader = Reader::new(Open::Usual(database::reader(&path)?));
             let oldest = rows::oldest_event(&connection)?.unwrap_or(1);
             let damage = Damage::new(directory.path());
@@ -130,7 +137,9 @@ impl Store {
         let path = directory.path().join(DATABASE);
         // A server whose keeper has died may not have ended yet.
         let _lock = StateDir::lock(directory.path())?;
-        let usable = repair::usable(directory.path(), repair::look_at_all).map(drop);
+        let usable = repair::expect_regular(&path)
+            .and_then(|()| repair::usable(directory.path(), repair::look_at_all))
+            .and_then(|(connection, ())| repair::end_use(&connection));
         usable.map_err(|reason| StoreError::Open { path, reason: Box::new(reason) })
     }
 

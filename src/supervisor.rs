@@ -12,6 +12,7 @@
 
 mod actor;
 mod archives;
+mod caller_budget;
 mod confining;
 mod effects;
 mod errands;
@@ -30,9 +31,11 @@ mod registry;
 mod replay;
 mod retention;
 mod saving;
+mod scripts;
 mod seeing;
 mod state;
 mod viewing;
+mod worker_pool;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -42,6 +45,7 @@ use tokio::sync::{Mutex, Semaphore, mpsc, oneshot, watch};
 use crate::access::{Caller, Grant};
 use crate::events::EventLog;
 use crate::failpoint::{self, Point};
+use crate::keeper::signal_leftovers;
 use crate::keeper_client::{Adopted, Keeper, KeeperError, Reports, Write, Written};
 use crate::metrics::supervising::Supervising;
 use crate::process::{self, Enforceable, Record, Refused, Selector, Size, Spec, State};
@@ -57,6 +61,7 @@ use saving::Saver;
 use state::{Call, Left, Starter};
 
 pub use actor::Stage;
+pub use caller_budget::{CallTicket, CallerBudgets};
 pub use confining::{Confinement, is_within};
 pub use effects::{Begun, Killed};
 pub use error::{BadField, Error};
@@ -67,20 +72,27 @@ pub use queue::{Capacity, Place};
 pub use quota::{Bound, LATER, Quota, Quotas, Reached};
 pub use readiness::{Candidate, ready};
 pub use registry::{Counts, Entry, Held, Page, Seen};
-pub use replay::Typist;
+pub use replay::{SCREEN_BYTES, Typist};
 pub use retention::Keep;
 pub use state::StopOrder;
 pub use viewing::{LiveView, Shown, Sight};
+pub use worker_pool::{WorkerPool, Workers};
 
 /// Calls on their way to the actor. More callers than this wait for their place: each of them
 /// is waiting for an answer anyway.
 const CALLS: usize = 1024;
+
+const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
 /// A caller's handle to the supervisor: what is outside of its scope is not there. Cheap to clone.
 #[derive(Clone)]
 pub struct Supervisor {
     parts: Arc<Parts>,
     caller: Arc<Caller>,
+    /// The worker threads for this caller.
+    workers: Workers,
+    /// What this call holds of the caller's budget.
+    ticket: Arc<CallTicket>,
 }
 
 /// The supervisor as nobody sees it. What there is it shows to callers only.
@@ -96,6 +108,7 @@ struct Parts {
     archives: Arc<Archives>,
     saver: Arc<Mutex<Saver>>,
     confiner: Arc<Confiner>,
+    workers: Arc<WorkerPool>,
     stage: watch::Receiver<Stage>,
     /// Which limits of whole trees the keeper can enforce.
     limits: Enforceable,
@@ -130,9 +143,10 @@ pub struct Rules {
 }
 
 impl Whole {
-    /// The same for a caller.
-    pub fn seen_by(&self, caller: Arc<Caller>) -> Supervisor {
-        Supervisor { parts: Arc::clone(&self.0), caller }
+    /// The same for a call of a caller.
+    pub fn seen_by(&self, caller: Arc<Caller>, ticket: Arc<CallTicket>) -> Supervisor {
+        let workers = self.0.workers.for_caller(&caller.name);
+        Supervisor { parts: Arc::clone(&self.0), caller, workers, ticket }
     }
 
     /// Saves what was printed by those that are to be lost, because the keeper is.
@@ -166,13 +180,21 @@ impl Whole {
 /// be done first.
 async fn recover(
     state: &mut state::State,
-    records: Vec<Record>,
+    mut records: Vec<Record>,
     held: Vec<Adopted>,
+    first_birth: u64,
     ground: &Ground,
     archives: &Arc<Archives>,
 ) -> Queue {
+    for record in &mut records {
+        let unkillable = std::mem::take(&mut record.unkillable);
+        record.unkillable = signal_leftovers(unkillable, 0);
+    }
+    let ids = held.iter().map(|held| &*held.id);
+    let lost_before = orphans::lost_before(&records, first_birth, ids);
+    ground.scripts.sweep(&records, lost_before);
     let left = Left {
-        outputs: ground.outputs.take_over(&records, &held),
+        outputs: ground.outputs.take_over(&records, &held, lost_before),
         saved: archives.take_over(&records, &held).await,
     };
     failpoint::reach(Point::RecoverySwept);
@@ -187,19 +209,23 @@ impl Supervisor {
         from_keeper: FromKeeper,
         store: Store,
         loaded: Loaded,
-        state_dir: &Path,
-        rules: Rules,
+        (state_dir, rules): (&Path, Rules),
+        workers: Arc<WorkerPool>,
     ) -> Whole {
         let Rules { keep, capacity, confinement } = rules;
         let FromKeeper { keeper, reports, held, limits, sandbox } = from_keeper;
         let confiner = Arc::new(Confiner::new(confinement, sandbox));
-        let Loaded { records, next_event, next_birth, tail, repaired, instance_id: _ } = loaded;
+        let Loaded { records, next_event, next_birth, tail, repaired, is_new, instance_id: _ } =
+            loaded;
         let ground = Arc::new(Ground::new(state_dir, Arc::clone(&confiner)));
-        ground.sweep_scripts(&records, repaired.as_ref(), &held);
         let mut state = state::State::new(keep, capacity, next_birth, next_event);
-        state.repaired_at = repaired.map(|repaired| repaired.time);
+        let first_birth = repaired.as_ref().map_or(0, |repaired| repaired.first_birth);
+        // What a database does not know that was made after it was started is not unknown.
+        let made_at = is_new.then(|| now().wall / NANOS_PER_SECOND);
+        state.repaired_at = repaired.map(|repaired| repaired.time).or(made_at);
         let archives = Arc::new(Archives::new(state_dir));
-        let queue = recover(&mut state, records, held, &ground, &archives).await;
+        archives.trim_lost(keep).await;
+        let queue = recover(&mut state, records, held, first_birth, &ground, &archives).await;
         let registry = Arc::new(Registry::default());
         let events = Arc::new(EventLog::new(next_event - 1, tail));
         let (calls, receiver) = mpsc::channel(CALLS);
@@ -215,6 +241,7 @@ impl Supervisor {
             ground,
             readers: Arc::new(Semaphore::new(READERS)),
             archives: Arc::clone(&archives),
+            workers: Arc::clone(&workers),
             calls: receiver,
             request: None,
             stage,
@@ -237,6 +264,7 @@ impl Supervisor {
             archives,
             saver,
             confiner,
+            workers,
             stage: stages,
             limits,
             metrics,
@@ -309,6 +337,19 @@ impl Supervisor {
         self.call(|reply| Call::Delete { id, force, reply }).await
     }
 
+    /// What this call holds of the caller's budget.
+    pub fn ticket(&self) -> &CallTicket {
+        &self.ticket
+    }
+
+    /// Runs what takes a while for this call on a worker thread.
+    pub async fn run_apart<T: Send + 'static>(
+        &self,
+        job: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Error> {
+        self.workers.run(job).await
+    }
+
     /// How far the supervisor is.
     pub fn stage(&self) -> watch::Receiver<Stage> {
         self.parts.stage.clone()
@@ -322,7 +363,9 @@ impl Supervisor {
     /// A place in the transcript of a process.
     pub async fn observe(&self, entry: Arc<Entry>, since: Option<u64>) -> Result<Observer, Error> {
         let archives = Arc::clone(&self.parts.archives);
-        let mut observer = Observer::new(entry, archives, self.parts.stage.clone(), since)?;
+        let call = (self.workers.clone(), Arc::clone(&self.ticket));
+        let stage = self.parts.stage.clone();
+        let mut observer = Observer::new(entry, archives, call, stage, since)?;
         observer.load().await;
         Ok(observer)
     }
@@ -403,8 +446,7 @@ impl Supervisor {
             return Ok(());
         }
         let (confiner, spec) = (Arc::clone(confiner), Arc::clone(spec));
-        let looking = tokio::task::spawn_blocking(move || confiner.look(&spec));
-        looking.await.map_err(|_| Error::ShuttingDown)?
+        self.workers.run(move || confiner.look(&spec)).await?
     }
 
     /// The way to a process that runs. One that is being started is waited for.

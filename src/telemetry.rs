@@ -1,8 +1,10 @@
-//! Logs: to stderr, and never waiting for whoever reads it. Which call a line is about is said by
-//! `request`.
+//! Logs: to stderr, and never waiting for its reader. Which call a line is about is said by `request`.
+//! Lines about changes go to the audit file as well, if there is one.
 
+pub mod refusals;
 pub mod request;
 
+pub mod audit_file;
 pub mod file;
 
 mod line;
@@ -11,13 +13,20 @@ use std::fmt;
 use std::io::{self, Write};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use tracing::{Event, Subscriber};
-use tracing_subscriber::EnvFilter;
+use tracing::{Event, Level, Metadata, Subscriber};
+use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::fmt::format::{Format as Formatter, Writer};
-use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
+use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer};
 
+use audit_file::AuditFile;
 use request::RequestId;
+
+/// The target of lines about changes, at level info, and about refusals, at level warn.
+pub const AUDIT_TARGET: &str = "procyard::audit";
 
 /// A pipe that is ready takes this much at once.
 const AT_ONCE: usize = 4096;
@@ -40,22 +49,41 @@ impl std::fmt::Display for Format {
     }
 }
 
-/// Begins logging. `RUST_LOG` chooses what; `info` unless it is set.
-pub fn init(format: Format) {
+/// Begins logging. `RUST_LOG` chooses what, `info` unless it is set; the audit file has all changes,
+/// whatever is chosen.
+pub fn init(format: Format, audit: Option<AuditFile>) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let terminal = io::IsTerminal::is_terminal(&io::stderr());
-    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Unblocked);
-    let _ = match format {
+    let log = lines(format, terminal && colours_are_welcome(), || Unblocked);
+    let audit = audit.map(|file| {
+        lines(format, false, std::sync::Mutex::new(file)).with_filter(filter_fn(is_change))
+    });
+    let logs = tracing_subscriber::registry().with(log.with_filter(filter)).with(audit);
+    let _ = logs.try_init();
+}
+
+/// Whether a line is about a change that a caller made.
+fn is_change(line: &Metadata<'_>) -> bool {
+    line.target() == AUDIT_TARGET && *line.level() == Level::INFO
+}
+
+/// Writes lines in a format.
+fn lines<S, W>(format: Format, colours: bool, writer: W) -> Box<dyn Layer<S> + Send + Sync>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    let layer = tracing_subscriber::fmt::layer().with_writer(writer);
+    match format {
         Format::Json => {
             let lines = Formatter::default().json().flatten_event(true);
-            logs.json().event_format(Named { lines, format }).try_init()
+            layer.json().event_format(Named { lines, format }).boxed()
         }
         Format::Text => {
-            let colours = terminal && colours_are_welcome();
             let lines = Formatter::default().with_ansi(colours);
-            logs.with_ansi(colours).event_format(Named { lines, format }).try_init()
+            layer.with_ansi(colours).event_format(Named { lines, format }).boxed()
         }
-    };
+    }
 }
 
 /// Whether terminals may be shown colours: <https://no-color.org>.

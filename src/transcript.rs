@@ -7,6 +7,7 @@
 pub mod archive;
 mod checksum;
 pub mod matcher;
+mod output_regex;
 pub mod reader;
 pub mod ring;
 mod view;
@@ -15,7 +16,8 @@ use bytes::Bytes;
 
 pub use archive::Archive;
 pub use matcher::{Match, Matcher};
-pub use reader::{Batch, Reader};
+pub use output_regex::{OutputRegex, RegexError};
+pub use reader::{Batch, COST as CHUNK_COST, Reader};
 pub use ring::Ring;
 pub use view::{Answer, Grep, Omitted, View, Viewer};
 

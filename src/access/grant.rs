@@ -78,6 +78,19 @@ pub enum BadGrant {
 }
 
 impl Grant {
+    /// What this grant and a ceiling both allow; none: their scopes have nothing in common.
+    pub fn at_most(&self, ceiling: &Grant) -> Option<Grant> {
+        Some(Grant {
+            role: self.role.min(ceiling.role),
+            scope: self.scope.intersection(&ceiling.scope)?,
+            may: Freedoms {
+                user: self.may.user && ceiling.may.user,
+                environment: self.may.environment && ceiling.may.environment,
+                interpreter: self.may.interpreter && ceiling.may.interpreter,
+            },
+        })
+    }
+
     /// All that a role may do.
     pub fn of(role: Role) -> Grant {
         Grant { role, scope: Scope::default(), may: Freedoms::of(role) }

@@ -47,6 +47,12 @@ impl Pattern {
         (!self.0.contains('*')).then_some(&self.0)
     }
 
+    /// Whether it means every name that another pattern means. A `*` of the other is a character
+    /// that only a `*` can stand for.
+    fn covers(&self, other: &Pattern) -> bool {
+        self.matches(&other.0)
+    }
+
     /// Whether a name is meant.
     pub fn matches(&self, name: &str) -> bool {
         let Some((first, rest)) = self.0.split_once('*') else { return self.0 == name };
@@ -99,12 +105,37 @@ impl Scope {
         any_matches(&self.owners, owner) && any_matches(&self.workspaces, workspace)
     }
 
+    /// What both scopes have in common; none: nothing.
+    pub fn intersection(&self, other: &Scope) -> Option<Scope> {
+        Some(Scope {
+            owners: intersection(&self.owners, &other.owners)?,
+            workspaces: intersection(&self.workspaces, &other.workspaces)?,
+        })
+    }
+
     /// The owner and workspace of a new process: what was given must lie within; what was not is
     /// filled in where the scope leaves no choice.
     pub fn settle(&self, owner: String, workspace: String) -> Result<(String, String), Outside> {
         let owner = settle("owner", &self.owners, owner)?;
         Ok((owner, settle("workspace", &self.workspaces, workspace)?))
     }
+}
+
+/// The narrower one of each pair of patterns. Two that overlap only in part, as `a*` and `*b`, have
+/// nothing in common here: the result never means more than both do.
+fn intersection(left: &[Pattern], right: &[Pattern]) -> Option<Vec<Pattern>> {
+    if left.is_empty() || right.is_empty() {
+        return Some([left, right].concat());
+    }
+    let mut common = Vec::new();
+    for (one, other) in left.iter().flat_map(|one| right.iter().map(move |other| (one, other))) {
+        let narrower =
+            [(one, other), (other, one)].into_iter().find(|(wide, narrow)| wide.covers(narrow));
+        if let Some((_, narrow)) = narrower.filter(|(_, narrow)| !common.contains(*narrow)) {
+            common.push(narrow.clone());
+        }
+    }
+    (!common.is_empty()).then_some(common)
 }
 
 fn any_matches(patterns: &[Pattern], name: &str) -> bool {
@@ -165,6 +196,25 @@ mod tests {
         assert!(scope.covers("a", "w-1") && scope.covers("b", "w-"));
         assert!(!scope.covers("a", "") && !scope.covers("c", "w-1") && !scope.covers("", "w-1"));
         assert!(Scope::default().covers("", ""));
+    }
+
+    #[test]
+    fn intersection_covers_what_both_scopes_cover() {
+        let common = |left: &[&str], right: &[&str]| {
+            let common = intersection(&patterns(left), &patterns(right))?;
+            Some(common.iter().map(Pattern::to_string).collect::<Vec<_>>().join(" "))
+        };
+        for (left, right, expected) in [
+            (&[][..], &[][..], Some("")),
+            (&["a"], &[], Some("a")),
+            (&["a-*", "b"], &["a-1", "b", "c"], Some("a-1 b")),
+            (&["*"], &["a*", "a*"], Some("a*")),
+            (&["a"], &["b"], None),
+            (&["a*"], &["*b"], None),
+        ] {
+            assert_eq!(common(left, right).as_deref(), expected, "{left:?} {right:?}");
+            assert_eq!(common(right, left).is_some(), expected.is_some());
+        }
     }
 
     #[test]

@@ -9,6 +9,8 @@ pub struct Call {
     pub name: &'static str,
     /// What it does to processes.
     pub does: Does,
+    /// Its answer is a stream, which has a bound of its own.
+    pub is_stream: bool,
 }
 
 /// What a call does to processes.
@@ -32,26 +34,34 @@ impl Does {
 
 use Does::{Change, Look};
 
+const fn unary(name: &'static str, does: Does) -> Call {
+    Call { name, does, is_stream: false }
+}
+
+const fn stream(name: &'static str, does: Does) -> Call {
+    Call { name, does, is_stream: true }
+}
+
 impl Call {
     /// All of them.
     pub const ALL: [Call; 17] = [
-        Call { name: "Start", does: Change },
-        Call { name: "Get", does: Look },
-        Call { name: "List", does: Look },
-        Call { name: "Read", does: Look },
-        Call { name: "Follow", does: Look },
-        Call { name: "Wait", does: Look },
-        Call { name: "WriteStdin", does: Change },
-        Call { name: "Resize", does: Change },
-        Call { name: "Signal", does: Change },
-        Call { name: "Kill", does: Change },
-        Call { name: "Run", does: Change },
-        Call { name: "Delete", does: Change },
-        Call { name: "Watch", does: Look },
-        Call { name: "Attach", does: Change },
-        Call { name: "Screen", does: Look },
-        Call { name: "Sleep", does: Look },
-        Call { name: "GetServerInfo", does: Look },
+        unary("Start", Change),
+        unary("Get", Look),
+        unary("List", Look),
+        unary("Read", Look),
+        stream("Follow", Look),
+        unary("Wait", Look),
+        unary("WriteStdin", Change),
+        unary("Resize", Change),
+        unary("Signal", Change),
+        unary("Kill", Change),
+        unary("Run", Change),
+        unary("Delete", Change),
+        stream("Watch", Look),
+        stream("Attach", Change),
+        unary("Screen", Look),
+        stream("Sleep", Look),
+        unary("GetServerInfo", Look),
     ];
 
     /// The call of that name.

@@ -39,7 +39,7 @@ pub(super) struct Attach {
     /// keys.
     #[arg(long, value_name = "KEYS", default_value = DetachKeys::USUAL)]
     detach_keys: DetachKeys,
-    /// The process: its id, or its name.
+    /// The process: its id, name or service.
     #[arg(value_name = "ID")]
     which: String,
     #[command(flatten)]

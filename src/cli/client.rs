@@ -4,10 +4,12 @@
 //! the commands' own.
 
 mod attempts;
+mod peer;
 mod place;
 mod resumed;
 
 use std::fs;
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -20,6 +22,7 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity
 use tonic::{Request, Status};
 
 pub(super) use attempts::{AWAY, Attempts, UNREACHABLE, again, is_lost, quietly_again, reason};
+pub(super) use peer::Peer;
 pub(super) use place::Place;
 pub(super) use resumed::{Resumable, Resumed};
 
@@ -29,7 +32,7 @@ use crate::grpc::pb::{self, process_service_client::ProcessServiceClient};
 use crate::server::credentials::token_file;
 
 /// How long a connection may take to be made.
-const PATIENCE: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long somebody may take to turn out to be procyard: a server that is being replaced is back
 /// by then.
 const MEETING: Duration = Duration::from_secs(5);
@@ -53,6 +56,10 @@ pub(super) struct Remote {
     /// the usual socket of `procyard serve`.
     #[arg(long, value_name = "ADDRESS", env = "PROCYARD_SERVER")]
     server: Option<Place>,
+    /// The uid of the user who runs the server at a Unix socket. Servers of root and of your own
+    /// user are trusted without it.
+    #[arg(long, value_name = "UID", env = "PROCYARD_SERVER_UID")]
+    server_uid: Option<u32>,
     /// The token to show, better given by the variable, as others see arguments. Over loopback the
     /// default is the one that `serve` has made there.
     #[arg(long, value_name = "TOKEN", env = "PROCYARD_TOKEN", hide_env_values = true)]
@@ -77,9 +84,19 @@ impl Remote {
         self.server.clone().unwrap_or_else(Place::usual)
     }
 
-    /// Whether the place was left to us, so that a supervisor may be started there.
+    /// Whether the user has named an address.
+    pub(super) fn is_named(&self) -> bool {
+        self.server.is_some()
+    }
+
+    /// Whether it is the usual socket, named or not, so that a supervisor may be started there.
     pub(super) fn is_usual(&self) -> bool {
-        self.server.is_none()
+        self.place() == Place::usual()
+    }
+
+    /// A connection to the Unix socket, on which nothing was said yet.
+    pub(super) fn open(&self) -> io::Result<std::os::unix::net::UnixStream> {
+        self.place().open(self.server_uid)
     }
 
     /// Connects, and stays connected: a connection that is lost is made anew by the next call.
@@ -125,7 +142,7 @@ impl Remote {
         };
         let endpoint = endpoint
             .max_frame_size(FRAME)
-            .connect_timeout(PATIENCE)
+            .connect_timeout(CONNECT_TIMEOUT)
             .http2_keep_alive_interval(PING)
             .keep_alive_timeout(PONG)
             .keep_alive_while_idle(true);
@@ -138,12 +155,13 @@ impl Remote {
                 None => endpoint.connect().await,
             },
             Place::Unix(_) | Place::Abstract(_) => {
-                let socket = place.clone();
+                let (socket, server_uid) = (place.clone(), self.server_uid);
                 let connector = tower::service_fn(move |_| {
                     let socket = socket.clone();
                     async move {
                         // Where too many wait to be let in it blocks; others have their timeouts.
-                        let stream = tokio::task::spawn_blocking(move || socket.open()).await??;
+                        let stream =
+                            tokio::task::spawn_blocking(move || socket.open(server_uid)).await??;
                         stream.set_nonblocking(true)?;
                         Ok::<_, std::io::Error>(TokioIo::new(UnixStream::from_std(stream)?))
                     }

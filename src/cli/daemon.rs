@@ -12,10 +12,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::Pid;
-
+use super::client::Peer;
+use super::local::listener::Listeners;
 use super::options::state_dir_here;
 use crate::config::{Listen, inherited};
+use crate::server::credentials::token_file;
 use crate::store::StateDir;
 
 /// How long it may take until it listens. It has little to do before: the disk may be slow, and
@@ -23,6 +24,8 @@ use crate::store::StateDir;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How often is looked meanwhile.
 const LOOK: Duration = Duration::from_millis(10);
+/// How long a socket may listen before it has its name.
+const NAMING_TIMEOUT: Duration = Duration::from_millis(500);
 /// As much of the end of a log is read to find its last line.
 const LAST_BYTES: u64 = 4096;
 
@@ -59,7 +62,12 @@ impl Daemon {
     pub fn start(&self) -> Result<(), String> {
         let because =
             |error: &dyn std::fmt::Display| format!("a supervisor cannot be started: {error}");
-        StateDir::prepare(&self.state_dir).map_err(|error| because(&error))?;
+        let token_files = [token_file::usual, token_file::of_this_machine];
+        let expected = token_files.map(|file| file(&self.state_dir));
+        StateDir::prepare(&self.state_dir, &expected).map_err(|error| because(&error))?;
+        if let Some(keeper) = self.keeper_elsewhere() {
+            return Err(because(&self.claimed(keeper)));
+        }
         let logged = fs::metadata(self.log()).map_or(0, |log| log.len());
         let mut child = self.spawn().map_err(|error| because(&error))?;
         let deadline = Instant::now() + PATIENCE;
@@ -73,6 +81,46 @@ impl Daemon {
             last.unwrap_or_else(|| format!("it does not listen on {}", self.socket.display()));
         let why = why.strip_prefix("procyard: ").unwrap_or(&why);
         Err(format!("{}; its log is {}", because(&why), log.display()))
+    }
+
+    /// The keeper that has claimed the state directory and listens on other sockets; none also
+    /// while a keeper starts or stops.
+    fn keeper_elsewhere(&self) -> Option<u32> {
+        let keeper = StateDir::keeper(&self.state_dir).ok()??;
+        let deadline = Instant::now() + NAMING_TIMEOUT;
+        while Instant::now() < deadline {
+            let listens = Listeners::of(keeper).is_ok_and(|listeners| !listeners.is_empty());
+            if !listens || UnixStream::connect(&self.socket).is_ok() {
+                return None;
+            }
+            std::thread::sleep(LOOK);
+        }
+        Some(keeper)
+    }
+
+    /// Says which keeper has claimed the state directory, and how to reach it.
+    fn claimed(&self, keeper: u32) -> String {
+        let address = self.address_of(keeper).map_or_else(
+            || "to its address".to_owned(),
+            |path| format!("to unix://{}", path.display()),
+        );
+        format!(
+            "{} is used by another procyard (pid {keeper}), which does not listen on {}; set \
+             PROCYARD_SERVER {address}",
+            self.state_dir.display(),
+            self.socket.display()
+        )
+    }
+
+    /// The Unix socket at which a keeper can be reached, if it has the usual name.
+    fn address_of(&self, keeper: u32) -> Option<PathBuf> {
+        let name = self.socket.file_name()?;
+        let bound = Listeners::of(keeper).ok()?.paths.into_iter();
+        let mut sockets = bound.map(|path| path.with_file_name(name));
+        sockets.find(|path| {
+            let peer = UnixStream::connect(path).and_then(|stream| Peer::of(&stream));
+            peer.is_ok_and(|peer| peer.pid == Some(keeper))
+        })
     }
 
     fn spawn(&self) -> io::Result<Child> {
@@ -119,9 +167,7 @@ impl Daemon {
 /// Ends the one that was started if another listens: it would take the other's place should that be
 /// stopped while it waits for the lock.
 fn settle(child: &mut Child, reached: &UnixStream) {
-    let listens = rustix::net::sockopt::socket_peercred(reached);
-    let own = |pid: Pid| pid.as_raw_nonzero().get().cast_unsigned() == child.id();
-    if !listens.is_ok_and(|listens| own(listens.pid)) {
+    if !Peer::of(reached).is_ok_and(|peer| peer.pid == Some(child.id())) {
         let _ = child.kill();
         let _ = child.wait();
     }

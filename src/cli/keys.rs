@@ -23,7 +23,7 @@ pub(super) struct Keys {
     waiting: Waiting,
     #[command(flatten)]
     printing: Printing,
-    /// The process: its id, or its name.
+    /// The process: its id, name or service.
     #[arg(value_name = "ID")]
     which: String,
     /// The keys, one after the other.

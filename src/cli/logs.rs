@@ -34,7 +34,7 @@ const LARGEST: u32 = 3 << 20;
   procyard logs --grep 'error|panic' --ignore-case --context 3 ID
   procyard logs --stderr --output json ID | jq -r '.data | @base64d'")]
 pub(super) struct Logs {
-    /// The process: its id, or its name.
+    /// The process: its id, name or service.
     id: String,
     /// Goes on until it has ended.
     #[arg(long, short)]

@@ -5,6 +5,7 @@ mod quotas;
 
 use std::error::Error;
 use std::ffi::OsString;
+use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,7 +14,8 @@ use clap::builder::BoolishValueParser;
 
 use crate::server;
 use crate::supervisor::{Capacity, Confinement, Keep, Rules, is_within};
-use crate::telemetry::Format;
+use crate::telemetry::file::previous;
+use crate::telemetry::{Format, audit_file};
 use access::AccessOptions;
 use quotas::QuotaOptions;
 
@@ -24,7 +26,8 @@ pub(super) struct Options {
     /// $XDG_STATE_HOME/procyard or ~/.local/state/procyard, for root /var/lib/procyard.
     #[arg(long, value_name = "PATH", env = "PROCYARD_STATE_DIR")]
     state_dir: Option<PathBuf>,
-    /// Finished processes that are kept at most; the oldest go first.
+    /// Finished processes that are kept at most; the oldest go first. The newest one stays until
+    /// another finishes.
     #[arg(long, value_name = "N", env = "PROCYARD_KEEP_FINISHED", default_value_t = 10_000)]
     keep_finished: usize,
     /// How long a finished process is kept, in hours.
@@ -65,12 +68,38 @@ pub(super) struct Options {
     /// A file for the log instead of stderr. When it has 8 MiB it becomes PATH.1, and begins anew.
     #[arg(long, value_name = "PATH", env = "PROCYARD_LOG_FILE")]
     pub(super) log_file: Option<PathBuf>,
+    /// A file for the audit lines of changes, besides the log. When it has 32 MiB it becomes PATH.1, and
+    /// a new one begins. The default is that of --log-file with .audit at its end if the log is a
+    /// regular file, else none; a default that cannot be opened is a warning.
+    #[arg(long, value_name = "PATH", env = "PROCYARD_AUDIT_FILE")]
+    audit_file: Option<PathBuf>,
 }
 
 impl Options {
     /// Where records and events are kept.
     pub(super) fn state_dir(&self) -> PathBuf {
         self.state_dir.clone().unwrap_or_else(state_dir_here)
+    }
+
+    /// Files that may be in the state directory before procyard has used it.
+    pub(super) fn named_files(&self) -> Vec<PathBuf> {
+        let mut files = self.access.named_files(&self.state_dir());
+        let logs = [self.log_file.clone(), self.audit_file()].into_iter().flatten();
+        files.extend(logs.flat_map(|log| [previous(&log), log]));
+        files
+    }
+
+    /// Where changes are recorded apart from the log: beside it by default, unless it is a device or a
+    /// pipe.
+    pub(super) fn audit_file(&self) -> Option<PathBuf> {
+        let is_regular = |log: &&Path| fs::metadata(log).map_or(true, |found| found.is_file());
+        let beside = || self.log_file.as_deref().filter(is_regular).map(audit_file::beside);
+        self.audit_file.clone().or_else(beside)
+    }
+
+    /// Whether the user chose the audit file, so that procyard does not run without it.
+    pub(super) fn requires_audit_file(&self) -> bool {
+        self.audit_file.is_some()
     }
 
     /// Follows the links of all directories, once and for all: whoever changes them later changes
@@ -148,6 +177,7 @@ impl Options {
             no_new_privileges,
             log_format,
             log_file,
+            audit_file,
         } = self;
         let numbers = [
             ("--keep-finished", keep_finished.to_string()),
@@ -165,7 +195,8 @@ impl Options {
         args.extend(numbers.flat_map(|(name, value)| [name.into(), value.into()]));
         let roots = root.iter().map(|root| ("--root", root));
         let log_file = log_file.iter().map(|path| ("--log-file", path));
-        let paths = roots.chain(cwd.iter().map(|cwd| ("--cwd", cwd))).chain(log_file);
+        let logs = log_file.chain(audit_file.iter().map(|path| ("--audit-file", path)));
+        let paths = roots.chain(cwd.iter().map(|cwd| ("--cwd", cwd))).chain(logs);
         args.extend(paths.flat_map(|(name, path)| [name.into(), path.clone().into_os_string()]));
         args.extend(no_new_privileges.then(|| "--no-new-privileges".into()));
         args
@@ -188,8 +219,13 @@ fn queue(text: &str) -> Result<(String, usize), String> {
 /// The state directory that is meant here, unless an option says otherwise: that of the
 /// environment, or else the usual one. All commands take the same, so that they meet.
 pub(super) fn state_dir_here() -> PathBuf {
-    let chosen = std::env::var_os("PROCYARD_STATE_DIR").filter(|path| !path.is_empty());
-    chosen.map_or_else(usual_state_dir, PathBuf::from)
+    named_state_dir().unwrap_or_else(usual_state_dir)
+}
+
+/// The state directory that the environment names.
+pub(super) fn named_state_dir() -> Option<PathBuf> {
+    let named = std::env::var_os("PROCYARD_STATE_DIR").filter(|path| !path.is_empty());
+    named.map(PathBuf::from)
 }
 
 fn usual_state_dir() -> PathBuf {

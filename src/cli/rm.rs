@@ -14,7 +14,7 @@ use crate::grpc::pb;
   procyard rm ID
   procyard ps --quiet --outcome failed | xargs procyard rm --missing-ok")]
 pub(super) struct Rm {
-    /// The processes: their ids, or names.
+    /// The processes: ids, names or services.
     #[arg(required = true, value_name = "ID")]
     ids: Vec<String>,
     /// Kills those that have not finished first.
@@ -43,7 +43,7 @@ impl Rm {
 
     /// The id that was freed; none if it was not there, which is fine.
     async fn free(&self, client: &mut Client, id: &str) -> Result<Option<String>, Trouble> {
-        let id = match which::find(client, id).await {
+        let id = match which::find_finished(client, id).await {
             Ok(process) => process.id,
             Err(trouble) if self.missing_ok && trouble.is_missing() => return Ok(None),
             Err(trouble) => return Err(trouble),

@@ -3,6 +3,7 @@
 mod friendly;
 mod options;
 mod reach;
+mod readiness;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -31,7 +32,7 @@ Examples:
   sort words | procyard run -- uniq -c > counts
   procyard run -t -- bash
   id=$(procyard run -d --name web -e PORT=8080 -- ./server); procyard logs -f $id
-  procyard run -d --service web --restart on-failure -- ./server
+  procyard run -d --service web --restart on-failure --ready-port 8080 -- ./server
   procyard run --timeout 30s --memory 512M --shell 'curl -s $URL | jq .'"
 )]
 pub(super) struct Run {

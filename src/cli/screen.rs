@@ -20,7 +20,7 @@ pub(super) struct Screen {
     ansi: bool,
     #[command(flatten)]
     printing: Printing,
-    /// The process: its id, or its name.
+    /// The process: its id, name or service.
     #[arg(value_name = "ID")]
     which: String,
     #[command(flatten)]

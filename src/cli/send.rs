@@ -33,7 +33,7 @@ pub(super) struct Send {
     waiting: Waiting,
     #[command(flatten)]
     printing: Printing,
-    /// The process: its id, or its name.
+    /// The process: its id, name or service.
     #[arg(value_name = "ID")]
     which: String,
     /// What to type; words are joined by spaces.

@@ -20,8 +20,9 @@ use crate::store::{StateDir, Store};
 pub(super) struct Serve {
     /// Where to listen: unix:///path, unix-abstract:name or tcp://127.0.0.1:port. May be repeated.
     /// Other addresses than loopback need credentials: --token-file or --tls-client-ca.
-    /// The default is $XDG_RUNTIME_DIR/procyard.sock, for root /run/procyard.sock, unless a service
-    /// manager has passed sockets.
+    /// The default is $XDG_RUNTIME_DIR/procyard.sock, without that variable
+    /// ~/.procyard/procyard.sock, for root /run/procyard.sock, unless a service manager has passed
+    /// sockets.
     #[arg(long, value_name = "ADDRESS", env = "PROCYARD_LISTEN", value_delimiter = ',')]
     listen: Vec<Listen>,
     /// Where metrics for Prometheus are to be had, at /metrics, such as tcp://127.0.0.1:9464 or
@@ -44,7 +45,7 @@ impl Serve {
         let all = [&places[..], &self.listen].concat();
         self.options.access.check(&all)?;
         // Held as long as the keeper lives, whichever server it has.
-        let state_dir = StateDir::claim(&self.options.state_dir())?;
+        let state_dir = StateDir::claim(&self.options.state_dir(), &self.options.named_files())?;
         end_what_was_left(state_dir.path());
         Store::check(&state_dir)?;
         let token = self.options.access.settle(&all, state_dir.path())?;

@@ -15,7 +15,7 @@ Examples:
   procyard signal web HUP
   procyard signal --group ID INT")]
 pub(super) struct Signal {
-    /// The process: its id, or its name.
+    /// The process: its id, name or service.
     id: String,
     /// The signal, as TERM, SIGTERM or 15.
     signal: String,

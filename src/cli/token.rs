@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::path::PathBuf;
 
-use super::local;
+use super::options::state_dir_here;
 use super::print;
 use super::trouble::Trouble;
 use crate::access::{BadGrant, Grant, Pattern};
@@ -62,13 +62,14 @@ struct Tokens {
     /// told to read another.
     #[arg(long, value_name = "PATH", env = "PROCYARD_TOKEN_FILE")]
     token_file: Option<PathBuf>,
-    #[command(flatten)]
-    supervisor: local::Place,
+    /// The state directory of that `serve`. The default is the same as there.
+    #[arg(long, value_name = "PATH", env = "PROCYARD_STATE_DIR")]
+    state_dir: Option<PathBuf>,
 }
 
 impl Tokens {
     fn file(self) -> PathBuf {
-        let usual = || token_file::usual(&self.supervisor.state_dir());
+        let usual = || token_file::usual(&self.state_dir.unwrap_or_else(state_dir_here));
         self.token_file.unwrap_or_else(usual)
     }
 }

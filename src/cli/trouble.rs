@@ -28,6 +28,11 @@ impl Trouble {
         Trouble { line: line.into(), code: 1, missing: false }
     }
 
+    /// No process is what was asked for.
+    pub(super) fn missing(line: impl Into<String>) -> Trouble {
+        Trouble { missing: true, ..Trouble::new(line) }
+    }
+
     /// The same with another exit code.
     pub(super) fn with_code(self, code: u8) -> Trouble {
         // Whoever was not read has nobody to tell.
@@ -120,6 +125,8 @@ fn option(field: &str) -> &str {
     match field {
         "view.grep" => "--grep",
         "wait.output.regex" => "the pattern",
+        "spec.readiness.output_regex" => "--ready-prints",
+        "spec.readiness.timeout" => "--ready-timeout",
         "spec.stop.signal" => "--stop-signal",
         "spec.stop.grace" => "--grace",
         "spec.transcript_bytes" => "--transcript",

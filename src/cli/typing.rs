@@ -104,9 +104,9 @@ async fn wait_for(
     let since_seq = process.transcript.as_ref().map(|transcript| transcript.next_seq);
     let request = pb::WaitRequest { id: process.id.clone(), wait, since_seq, view };
     let answer = again(async || client.wait(request.clone()).await).await?;
-    let pb::WaitResponse { process, wait, chunks, cursor, omitted } = answer;
+    let pb::WaitResponse { process, wait, chunks, cursor, omitted, gap } = answer;
     let state = process.as_ref().map_or(written.state, |process| process.state);
-    Ok(pb::WriteStdinResponse { process, wait, chunks, cursor, omitted, state, ..written })
+    Ok(pb::WriteStdinResponse { process, wait, chunks, cursor, omitted, gap, state, ..written })
 }
 
 /// How an answer is to show what was printed. Only terminals have a use for escape sequences.

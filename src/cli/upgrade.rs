@@ -1,15 +1,15 @@
 //! `procyard upgrade`: the server is replaced by the version that is now on disk.
 
 use std::error::Error;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::local::{Keeper, Place};
+use super::local::Target;
 use super::print;
 use super::trouble::Trouble;
 use crate::keeper::answer_path;
@@ -19,22 +19,24 @@ use crate::keeper::answer_path;
 const PATIENCE: Duration = Duration::from_secs(40);
 /// How often is looked meanwhile.
 const LOOK: Duration = Duration::from_millis(20);
+/// Longest answer, bytes.
+const MAX_ANSWER: usize = 4096;
 
-/// Replaces the server of a running `serve` by the version that is now on disk. Processes run on.
+/// Replaces the server that other commands talk to by the version that is now on disk. Processes
+/// run on.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   procyard upgrade
   procyard upgrade --state-dir /var/lib/procyard")]
 pub(super) struct Upgrade {
     #[command(flatten)]
-    place: Place,
+    target: Target,
 }
 
 impl Upgrade {
     pub(super) fn run(self) -> Result<(), Box<dyn Error>> {
-        let state_dir = self.place.state_dir();
-        let keeper = Keeper::find(&state_dir)?;
-        let answer = Answer::new(&state_dir)?;
+        let keeper = self.target.keeper()?;
+        let answer = Answer::new(&keeper.state_dir)?;
         keeper.signal(Signal::HUP)?;
         let line = answer.wait(|| keeper.ends_within(Duration::ZERO).is_ok_and(|ended| !ended))?;
         if line.starts_with("upgraded") {
@@ -46,15 +48,25 @@ impl Upgrade {
 }
 
 /// The file that the keeper answers in, removed when dropped.
-struct Answer(PathBuf);
+struct Answer {
+    path: PathBuf,
+    // Read through this descriptor: another user's state directory may lead the path elsewhere.
+    file: File,
+}
 
 impl Answer {
     fn new(state_dir: &Path) -> io::Result<Answer> {
         let path = answer_path(state_dir, std::process::id());
         // One of the same name was left by someone who was killed.
         let _ = fs::remove_file(&path);
-        OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
-        Ok(Answer(path))
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+        // The keeper writes to it, and may be another user's.
+        let owner = fs::metadata(state_dir)?.uid();
+        if owner != file.metadata()?.uid() {
+            fchown(&file, Some(owner), None)?;
+        }
+        Ok(Answer { path, file })
     }
 
     /// Waits for the line, as long as the keeper lives.
@@ -63,8 +75,8 @@ impl Answer {
         while Instant::now() < deadline {
             // In this order: one that has ended may have answered before.
             let alive = lives();
-            if let Some(line) = fs::read_to_string(&self.0)?.strip_suffix('\n') {
-                return Ok(line.to_owned());
+            if let Some(line) = self.line()? {
+                return Ok(line);
             }
             if !alive {
                 return Err("the keeper has ended".into());
@@ -73,10 +85,19 @@ impl Answer {
         }
         Err("the keeper did not say what came of it; its log does".into())
     }
+
+    /// The line, once it is whole.
+    fn line(&self) -> io::Result<Option<String>> {
+        let mut bytes = [0; MAX_ANSWER];
+        let size = self.file.read_at(&mut bytes, 0)?;
+        let line = bytes[..size].split_inclusive(|byte| *byte == b'\n').next();
+        let whole = line.and_then(|line| line.strip_suffix(b"\n"));
+        Ok(whole.map(|line| String::from_utf8_lossy(line).into_owned()))
+    }
 }
 
 impl Drop for Answer {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
+        let _ = fs::remove_file(&self.path);
     }
 }

@@ -25,11 +25,12 @@ ended, or procyard failed; with several, the first in their order that is not 0.
 
 Examples:
   procyard wait ID
-  procyard wait --ready --timeout 30s web && curl localhost:8080
-  procyard wait --prints 'listening on .*' web"
+  procyard run -d --name web --ready-port 8080 --ready-timeout 1m -- python3 -u -m http.server 8080
+  procyard wait --ready --timeout 1m web && curl -s localhost:8080
+  procyard wait --prints 'Serving HTTP' web"
 )]
 pub(super) struct Wait {
-    /// The processes: their ids, or names. All are waited for.
+    /// The processes: ids, names or services. All are waited for.
     #[arg(required = true, value_name = "ID")]
     ids: Vec<String>,
     /// Until it is ready.

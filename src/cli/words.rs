@@ -33,6 +33,7 @@ pub(super) fn ending(exit: &pb::Exit) -> (String, Colour) {
         pb::Cause::CanceledInQueue => ("canceled in queue".into(), Colour::Dim),
         pb::Cause::Shutdown => (format!("shut down{how}"), Colour::Dim),
         pb::Cause::Lost => ("lost".into(), Colour::Red),
+        pb::Cause::GaveUp => (format!("gave up{how}"), Colour::Red),
         pb::Cause::Unspecified => (format!("ended{how}"), Colour::Plain),
     }
 }
@@ -41,15 +42,26 @@ pub(super) fn ending(exit: &pb::Exit) -> (String, Colour) {
 pub(super) fn state(process: &pb::Process) -> (String, Colour) {
     let probed = process.spec.as_ref().is_some_and(|spec| spec.readiness.is_some());
     match (process.state(), &process.exit) {
+        (pb::State::Exited, Some(exit)) if !process.unkillable.is_empty() => {
+            (format!("{}, {} unkillable", ending(exit).0, process.unkillable.len()), Colour::Red)
+        }
         (pb::State::Exited, Some(exit)) => ending(exit),
         (pb::State::Exited, None) => ("ended".into(), Colour::Plain),
         (pb::State::Queued, _) => match process.queue_position {
             0 => ("queued".into(), Colour::Yellow),
             place => (format!("queued #{place}"), Colour::Yellow),
         },
+        (pb::State::Running | pb::State::Stopping, _)
+            if process.blocked() == pb::Blocked::Reader =>
+        {
+            ("blocked".into(), Colour::Yellow)
+        }
         (pb::State::Running, _) if probed && process.ready => ("ready".into(), Colour::Green),
         (pb::State::Running, _) => ("running".into(), Colour::Green),
         (pb::State::Starting, _) => ("starting".into(), Colour::Yellow),
+        (pb::State::Stopping, _) if !process.unkillable.is_empty() => {
+            ("unkillable".into(), Colour::Red)
+        }
         (pb::State::Stopping, _) => ("stopping".into(), Colour::Yellow),
         (pb::State::Backoff, _) => ("restarting".into(), Colour::Yellow),
         (pb::State::Unspecified, _) => ("unknown".into(), Colour::Plain),
@@ -87,7 +99,9 @@ pub(super) fn command(spec: &pb::Spec) -> String {
             quoted(&args.collect::<Vec<_>>())
         }
         Some(Program::Script(script)) => {
-            let first = script.code.lines().find(|line| !line.trim().is_empty());
+            // Lists leave the code out.
+            let mut lines = script.code.lines().chain([script.filename.as_str(), "script"]);
+            let first = lines.find(|line| !line.trim().is_empty());
             let interpreter = match script.interpreter.is_empty() {
                 true => "/bin/sh".into(),
                 false => quoted(&script.interpreter),

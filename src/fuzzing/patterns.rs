@@ -1,14 +1,13 @@
 //! Patterns: each is refused in words, or found in output however that is cut.
 
 use bytes::Bytes;
-use regex::bytes::Regex;
 
 use super::input::Input;
 use crate::grpc::from_proto::{ReadOrder, WaitOrder};
 use crate::grpc::pb;
 use crate::process::Until;
 use crate::supervisor::Error;
-use crate::transcript::{Chunk, Matcher, Stream};
+use crate::transcript::{Chunk, Matcher, OutputRegex, Stream};
 
 /// How long the pattern is, how the output is cut, the pattern, the output.
 pub fn patterns(bytes: &[u8]) {
@@ -38,7 +37,7 @@ pub fn patterns(bytes: &[u8]) {
 }
 
 /// The pattern, if it may be waited for.
-fn waited_for(pattern: &str) -> Option<Regex> {
+fn waited_for(pattern: &str) -> Option<OutputRegex> {
     let until = pb::wait_for::Until::Output(pb::wait_for::Output { regex: pattern.into() });
     let wait = pb::WaitFor { until: Some(until), timeout: None };
     let request = pb::WaitRequest { id: "a".into(), wait: Some(wait), ..Default::default() };

@@ -4,15 +4,14 @@
 use std::sync::LazyLock;
 
 use bytes::Bytes;
-use regex::bytes::Regex;
 
 use super::input::Input;
-use crate::transcript::{Answer, Chunk, Grep, Omitted, Stream, View, Viewer};
+use crate::transcript::{Answer, Chunk, Grep, Omitted, OutputRegex, Stream, View, Viewer};
 
 /// What lines are looked for.
-static PATTERNS: LazyLock<Vec<Regex>> = LazyLock::new(|| {
+static PATTERNS: LazyLock<Vec<OutputRegex>> = LazyLock::new(|| {
     let patterns = ["a", "b+", "^$", "ab$", "^[^b]*$", ".", r"(?-u:\xff)"];
-    patterns.iter().filter_map(|pattern| Regex::new(pattern).ok()).collect()
+    patterns.iter().filter_map(|pattern| OutputRegex::new(pattern, false).ok()).collect()
 });
 /// Room for everything that is fed here.
 const ROOM: usize = View::MAX_BYTES;

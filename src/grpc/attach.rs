@@ -3,9 +3,11 @@
 //! Output is followed as by Follow, when the connection has room for more. What the client sends
 //! is obeyed by a task apart, one message after the other: a client that does not read its output
 //! can type on, and one that types faster than the process reads is not read any further. Both
-//! hold one batch or one message. The process never notices who comes and goes.
+//! hold one batch or one message. The process never notices who comes and goes. The answer ends
+//! with its last message, whether or not the client still sends.
 
 mod obey;
+mod request_stream;
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use tokio::task::JoinHandle;
@@ -14,7 +16,6 @@ use tonic::{Status, Streaming};
 
 use super::audit::{Audit, Stay, Told};
 use super::follow::Following;
-use super::framework::explain;
 use super::from_proto::{AttachMessage, AttachOrder};
 use super::pb::attach_request;
 use super::pb::attach_response::Message;
@@ -25,6 +26,7 @@ use crate::process::AnyOf;
 use crate::supervisor::{Error, LiveView, Stage, Supervisor, observable};
 use crate::transcript::View;
 use obey::Obedient;
+use request_stream::RequestStream;
 
 /// A client that is attached.
 struct Attachment {
@@ -63,12 +65,13 @@ pub(super) fn attach(
 
 async fn begin(
     supervisor: Supervisor,
-    mut messages: Streaming<pb::AttachRequest>,
+    messages: Streaming<pb::AttachRequest>,
 ) -> Result<(pb::Attached, Attachment), Status> {
     let mut stage = supervisor.stage();
+    let mut requests = RequestStream::new(messages, stage.clone());
     let first = tokio::select! {
         biased;
-        first = messages.message() => first.map_err(explain)?.unwrap_or_default(),
+        first = requests.receive() => first?.unwrap_or_default(),
         _ = stage.wait_for(|stage| *stage >= Stage::AllOver) => {
             return Err(Error::ShuttingDown.into());
         }
@@ -78,13 +81,13 @@ async fn begin(
         _ => "",
     };
     let audit = Audit::new(&supervisor, "Attach", id);
-    audit.of(begin_with(supervisor, first, messages)).await
+    audit.of(begin_with(supervisor, first, requests)).await
 }
 
 async fn begin_with(
     supervisor: Supervisor,
     first: pb::AttachRequest,
-    messages: Streaming<pb::AttachRequest>,
+    requests: RequestStream,
 ) -> Result<(pb::Attached, Attachment), Status> {
     let order = AttachMessage::try_from(first)?.into_start()?;
     let AttachOrder { id, since_seq, size, heartbeat } = order;
@@ -105,7 +108,7 @@ async fn begin_with(
     };
     let everything = LiveView::begin(&observer, View::default(), AnyOf::default()).await?;
     let following = Following::new(&supervisor, observer, everything, heartbeat);
-    let obeying = Some(Obeying(tokio::spawn(obedient.obey_all(messages))));
+    let obeying = Some(Obeying(tokio::spawn(obedient.obey_all(requests))));
     let stay = Stay::attached(&supervisor, &id);
     Ok((attached, Attachment { following, obeying, over: false, _stay: stay }))
 }

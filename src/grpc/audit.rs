@@ -1,7 +1,9 @@
 //! The audit log: one line for each call that changes something, with who, what, which process and
 //! what came of it.
 //!
-//! Owns its words. Every line has `caller`, `call`, `process` and `result`; that of a kill of many
+//! Owns its words. What was changed is at level info, and goes to the audit file as well if there is one
+//! (`telemetry::audit_file`); what was refused is at level warn, and `telemetry::refusals` bounds its
+//! lines. Every line has `caller`, `call`, `process` and `result`; that of a kill of many
 //! has `selector` and `count` as well. A line has names, ids and labels and nothing that was sent
 //! besides: no variable, no input, no code. It is written when what the call changes is decided, or
 //! when nobody waits for that any more; what a Start waits for afterwards has no line.
@@ -16,6 +18,7 @@ use super::clip::clip;
 use super::pb;
 use crate::access::Caller;
 use crate::supervisor::Supervisor;
+use crate::telemetry::{AUDIT_TARGET, refusals};
 
 /// Most bytes of a name that a caller sent: an id that is one fits.
 const NAME: usize = 64;
@@ -32,6 +35,8 @@ pub(super) struct Audit {
     /// Of a kill of many: who was meant, and how many that were.
     selector: Option<String>,
     count: Option<u64>,
+    /// The request was converted, and what it asks for may be under way.
+    begun: bool,
     /// It has its line, or shall have none.
     done: bool,
 }
@@ -58,7 +63,7 @@ impl Audit {
     /// A call for a process.
     pub(super) fn new(supervisor: &Supervisor, call: &'static str, process: &str) -> Audit {
         let (caller, process) = (Arc::clone(supervisor.caller()), clip(process, NAME));
-        Audit { caller, call, process, selector: None, count: None, done: false }
+        Audit { caller, call, process, selector: None, count: None, begun: false, done: false }
     }
 
     /// A call to kill.
@@ -80,38 +85,61 @@ impl Audit {
         self
     }
 
+    /// Converts the request, and logs its refusal. A client that cancels meanwhile has changed nothing.
+    pub(super) async fn convert<T>(
+        &mut self,
+        conversion: impl Future<Output = Result<T, Status>>,
+    ) -> Result<T, Status> {
+        conversion.await.inspect_err(|refused| self.log_refusal(&result(refused)))
+    }
+
     /// Makes the call, and tells what came of it.
     pub(super) async fn of<T: Told>(
         mut self,
         call: impl Future<Output = Result<T, Status>>,
     ) -> Result<T, Status> {
+        self.begun = true;
         let answer = call.await;
         match &answer {
             Ok(answer) => {
                 self.process = answer.processes().unwrap_or(std::mem::take(&mut self.process));
                 self.count = answer.count().filter(|_| self.selector.is_some());
-                self.tell(answer.result());
+                self.log_change(answer.result());
             }
-            Err(refused) => self.tell(&result(refused)),
+            Err(refused) => self.log_refusal(&result(refused)),
         }
         answer
     }
 
-    fn tell(&mut self, result: &str) {
+    fn log_change(&mut self, result: &str) {
         if std::mem::replace(&mut self.done, true) {
             return;
         }
-        let Audit { caller, call, process, selector, count, done: _ } = self;
+        let Audit { caller, call, process, selector, count, .. } = self;
         let (caller, process) = (caller.name.as_str(), process.as_str());
         let selector = selector.as_deref();
-        tracing::info!(target: "procyard::audit", caller, call, process, result, selector, count);
+        tracing::info!(target: AUDIT_TARGET, caller, call, process, result, selector, count);
+    }
+
+    fn log_refusal(&mut self, result: &str) {
+        let Audit { caller, call, process, selector, .. } = self;
+        let (caller, process) = (caller.name.as_str(), process.as_str());
+        if std::mem::replace(&mut self.done, true) || !refusals::has_line(caller, result) {
+            return;
+        }
+        let selector = selector.as_deref();
+        tracing::warn!(target: AUDIT_TARGET, caller, call, process, result, selector);
     }
 }
 
 impl Drop for Audit {
-    /// Whoever called has left. What it asked for is done all the same, if that had begun.
+    /// The client has cancelled. What it asked for is done all the same, if that had begun; if not, the
+    /// line is bounded like that of a refusal, because such a call needs no right to change anything.
     fn drop(&mut self) {
-        self.tell("unanswered");
+        match self.begun {
+            true => self.log_change("unanswered"),
+            false => self.log_refusal("unanswered"),
+        }
     }
 }
 
@@ -129,7 +157,7 @@ impl Drop for Stay {
     fn drop(&mut self) {
         let Stay(caller, process) = self;
         let (caller, process) = (caller.name.as_str(), process.as_str());
-        tracing::info!(target: "procyard::audit", caller, call = "Attach", process, result = "ended");
+        tracing::info!(target: AUDIT_TARGET, caller, call = "Attach", process, result = "ended");
     }
 }
 

@@ -48,6 +48,7 @@ pub(super) async fn follow(
         supervisor.may(Does::Change, "Follow")?;
     }
     let entry = supervisor.find(&id)?;
+    supervisor.ticket().hold(view.compiled_bytes()).await?;
     let observer = supervisor.observe(entry.clone(), since_seq).await?;
     if let Some(seq) = ack_seq {
         supervisor.acknowledge(&entry, seq).await?;

@@ -28,6 +28,7 @@ pub use attach::{AttachMessage, AttachOrder};
 pub use events::{SleepOrder, WatchOrder};
 pub use input::{ResizeOrder, ScreenOrder, SignalOrder, Typed, WriteOrder};
 pub use lifecycle::{DeleteOrder, KillOrder, KillTarget, RunOrder, StartOrder};
+pub use pattern::MayHaveRegex;
 pub use records::{GetOrder, ListOrder, page_token};
 pub use transcript::{FollowOrder, ReadOrder};
 pub use wait::WaitOrder;

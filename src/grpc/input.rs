@@ -3,7 +3,6 @@
 use bytes::{Bytes, BytesMut};
 
 use super::from_proto::{ResizeOrder, SignalOrder, Typed, WriteOrder};
-use super::to_proto::Secrets;
 use super::{output, pb, to_proto};
 use crate::keeper_client::Write;
 use crate::process::Streams;
@@ -17,6 +16,7 @@ pub(super) async fn write(
     let only_looks = order.only_looks();
     let WriteOrder { id, input, enter, eof, offset, wait, view } = order;
     let entry = supervisor.find(&id)?;
+    output::hold_regexes(supervisor, wait.as_ref(), view.as_ref()).await?;
     // What is printed from here on may be the answer.
     let mut since = observable(&entry.seen()).next_seq;
     let (mut written, mut accepted) = (0, entry.seen().input().map_or(0, |input| input.accepted));
@@ -26,6 +26,7 @@ pub(super) async fn write(
         let data = with_enter(bytes(&mut typist, input).await?, enter, terminal);
         let taken = supervisor.write(&entry, Write { offset, data, eof }).await?;
         (written, accepted) = (taken.added, taken.input.accepted);
+        supervisor.ticket().has_changed();
         match offset {
             // A write that is repeated is answered by what followed the first.
             Some(offset) if written == 0 => since = entry.answer_to(offset).unwrap_or(since),
@@ -46,8 +47,9 @@ pub(super) async fn write(
         cursor: Some(shown.cursor),
         wait: waited.map(to_proto::waited),
         state: pb::State::from(shown.seen.record.state()).into(),
-        process: Some(to_proto::seen(&shown.seen, Secrets::of(supervisor.caller()))),
+        process: Some(output::process(supervisor, &shown.seen).await?),
         omitted: shown.omitted,
+        gap: shown.gap,
     })
 }
 
@@ -77,9 +79,8 @@ pub(super) async fn resize(
     let ResizeOrder { id, size } = order;
     let entry = supervisor.find(&id)?;
     supervisor.resize(&entry, size).await?;
-    Ok(pb::ResizeResponse {
-        process: Some(to_proto::seen(&entry.seen(), Secrets::of(supervisor.caller()))),
-    })
+    supervisor.ticket().has_changed();
+    Ok(pb::ResizeResponse { process: Some(output::process(supervisor, &entry.seen()).await?) })
 }
 
 pub(super) async fn signal(
@@ -89,7 +90,6 @@ pub(super) async fn signal(
     let SignalOrder { id, signal, group } = order;
     let entry = supervisor.find(&id)?;
     supervisor.signal(&entry, signal, group).await?;
-    Ok(pb::SignalResponse {
-        process: Some(to_proto::seen(&entry.seen(), Secrets::of(supervisor.caller()))),
-    })
+    supervisor.ticket().has_changed();
+    Ok(pb::SignalResponse { process: Some(output::process(supervisor, &entry.seen()).await?) })
 }

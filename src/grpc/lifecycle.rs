@@ -8,7 +8,7 @@ use super::records::MOST_BYTES;
 use super::to_proto::Secrets;
 use super::{output, pb, to_proto};
 use crate::process::{Until, WaitFor};
-use crate::supervisor::{Begun, Error, Killed, QuietFrom, StopOrder, Supervisor};
+use crate::supervisor::{Begun, Error, Killed, QuietFrom, StopOrder, Supervisor, observable};
 use crate::transcript::View;
 
 /// A start that is recorded, and what its caller wants to see of it.
@@ -32,7 +32,9 @@ impl Told for Started {
 pub(super) async fn start(supervisor: &Supervisor, order: StartOrder) -> Result<Started, Error> {
     let StartOrder { id, spec, wait, view } = order;
     let patient = wait.as_ref().is_some_and(|wait| matches!(wait.until, Until::Exit));
+    output::hold_regexes(supervisor, wait.as_ref(), view.as_ref()).await?;
     let begun = supervisor.start(id, spec, patient).await?;
+    supervisor.ticket().has_changed();
     Ok(Started { begun, wait, view })
 }
 
@@ -48,15 +50,19 @@ pub(super) async fn show(
         waited = Some(observer.wait(wait, QuietFrom::FirstOutput).await?);
     }
     let view = view.or(wait.map(|_| View::default()));
-    let observer = supervisor.observe(entry, None).await?;
+    // From the beginning of the run, so that the answer has a gap for output which was dropped since.
+    let seen = entry.seen();
+    let since = observable(&seen).first_seq.min(seen.record.first_seq);
+    let observer = supervisor.observe(entry, Some(since)).await?;
     let shown = output::show(observer, view).await?;
     Ok(pb::StartResponse {
-        process: Some(to_proto::seen(&shown.seen, Secrets::of(supervisor.caller()))),
+        process: Some(output::process(supervisor, &shown.seen).await?),
         chunks: shown.chunks,
         cursor: Some(shown.cursor),
         wait: waited.map(to_proto::waited),
         existed,
         omitted: shown.omitted,
+        gap: shown.gap,
     })
 }
 
@@ -69,17 +75,26 @@ pub(super) async fn kill(
     match target {
         KillTarget::Id(id) => {
             let Killed { seen, reached } = supervisor.kill(id, stop).await?;
+            supervisor.ticket().has_changed();
+            let process = output::process(supervisor, &seen).await?;
             Ok(pb::KillResponse {
-                processes: vec![to_proto::seen(&seen, Secrets::of(supervisor.caller()))],
+                unkillable: process.unkillable.clone(),
+                processes: vec![process],
                 killed: reached.iter().map(to_proto::descendant).collect(),
                 not_listed: 0,
             })
         }
         KillTarget::Selector(selector) => {
-            Ok(all_killed(&supervisor.kill_all(selector, stop).await?))
+            let killed = supervisor.kill_all(selector, stop).await?;
+            supervisor.ticket().has_changed();
+            supervisor.ticket().hold(MOST_BYTES.min(killed.len() * RECORD_BYTES)).await?;
+            Ok(all_killed(&killed))
         }
     }
 }
+
+/// About what one of many records takes in an answer.
+const RECORD_BYTES: usize = 2 << 10;
 
 /// Of many processes that were killed, as many as fit into one answer.
 fn all_killed(killed: &[Killed]) -> pb::KillResponse {
@@ -88,11 +103,13 @@ fn all_killed(killed: &[Killed]) -> pb::KillResponse {
     for Killed { seen, reached } in killed {
         let process = to_proto::seen(&seen.brief(), Secrets::Hidden);
         let reached: Vec<_> = reached.iter().map(to_proto::descendant).collect();
-        bytes += process.encoded_len() + reached.iter().map(Message::encoded_len).sum::<usize>();
+        let named = reached.iter().chain(&process.unkillable);
+        bytes += process.encoded_len() + named.map(Message::encoded_len).sum::<usize>();
         if bytes > MOST_BYTES {
             answer.not_listed += 1;
             continue;
         }
+        answer.unkillable.extend(process.unkillable.iter().cloned());
         answer.processes.push(process);
         answer.killed.extend(reached);
     }
@@ -105,9 +122,8 @@ pub(super) async fn run(
 ) -> Result<pb::RunResponse, Error> {
     let RunOrder { id, force } = order;
     let Begun { entry, existed: _ } = supervisor.run(id, force).await?;
-    Ok(pb::RunResponse {
-        process: Some(to_proto::seen(&entry.seen(), Secrets::of(supervisor.caller()))),
-    })
+    supervisor.ticket().has_changed();
+    Ok(pb::RunResponse { process: Some(output::process(supervisor, &entry.seen()).await?) })
 }
 
 pub(super) async fn delete(

@@ -6,17 +6,25 @@ use super::from_proto::{ReadOrder, WaitOrder};
 use super::to_proto::Secrets;
 use super::{pb, to_proto};
 use crate::access::Does;
-use crate::process::AnyOf;
+use crate::process::{AnyOf, WaitFor};
 use crate::supervisor::{Error, Observer, QuietFrom, Seen, Shown, Supervisor};
 use crate::transcript::View;
 
 /// Output as an answer shows it.
 pub(super) struct Output {
     pub(super) chunks: Vec<pb::Chunk>,
+    pub(super) gap: Option<pb::Gap>,
     pub(super) cursor: pb::Cursor,
     pub(super) omitted: Option<pb::Omitted>,
     /// The process, not older than the chunks.
     pub(super) seen: Seen,
+}
+
+/// A process as an answer shows it, when there is room for it.
+pub(super) async fn process(supervisor: &Supervisor, seen: &Seen) -> Result<pb::Process, Error> {
+    let bytes = seen.record.spec.bytes() + seen.record.output_bytes();
+    supervisor.ticket().hold(bytes).await?;
+    Ok(to_proto::seen(seen, Secrets::of(supervisor.caller())))
 }
 
 /// What there is from the place of an observer on; without a view only the place.
@@ -27,10 +35,21 @@ pub(super) async fn show(mut observer: Observer, view: Option<View>) -> Result<O
     };
     Ok(Output {
         chunks: shown.chunks.into_iter().map(to_proto::chunk).collect(),
+        gap: shown.gap.map(to_proto::gap),
         cursor: to_proto::cursor(observer.since_seq(), shown.next_seq, &observer.figures()),
         omitted: shown.omitted.map(to_proto::omitted),
         seen: observer.seen(),
     })
+}
+
+/// Reserves what the regexes of a call take as long as it lasts.
+pub(super) async fn hold_regexes(
+    supervisor: &Supervisor,
+    wait: Option<&WaitFor>,
+    view: Option<&View>,
+) -> Result<(), Error> {
+    let wait = wait.map_or(0, WaitFor::compiled_bytes);
+    supervisor.ticket().hold(wait + view.map_or(0, View::compiled_bytes)).await
 }
 
 pub(super) async fn read(
@@ -43,9 +62,11 @@ pub(super) async fn read(
         supervisor.may(Does::Change, "Read")?;
     }
     let entry = supervisor.find(&id)?;
+    supervisor.ticket().hold(view.compiled_bytes()).await?;
     let mut observer = supervisor.observe(entry.clone(), since_seq).await?;
     if let Some(seq) = ack_seq {
         supervisor.acknowledge(&entry, seq).await?;
+        supervisor.ticket().has_changed();
     }
     let Shown { chunks, gap, omitted, next_seq, ended } =
         observer.show(&view, &streams, wait).await?;
@@ -69,15 +90,17 @@ pub(super) async fn wait(
 ) -> Result<pb::WaitResponse, Error> {
     let WaitOrder { id, wait, since_seq, view } = order;
     let entry = supervisor.find(&id)?;
+    hold_regexes(supervisor, Some(&wait), view.as_ref()).await?;
     let mut observer = supervisor.observe(entry.clone(), since_seq).await?;
     let since = observer.since_seq();
     let waited = observer.wait(&wait, QuietFrom::Now).await?;
     let shown = show(supervisor.observe(entry, Some(since)).await?, view).await?;
     Ok(pb::WaitResponse {
-        process: Some(to_proto::seen(&shown.seen, Secrets::of(supervisor.caller()))),
+        process: Some(process(supervisor, &shown.seen).await?),
         wait: Some(to_proto::waited(waited)),
         chunks: shown.chunks,
         cursor: Some(shown.cursor),
         omitted: shown.omitted,
+        gap: shown.gap,
     })
 }

@@ -1,9 +1,11 @@
 //! Screen: what a terminal shows now.
 
+use prost::Message;
+
 use super::from_proto::ScreenOrder;
 use super::pb;
 use crate::process::Size;
-use crate::supervisor::{Error, Supervisor};
+use crate::supervisor::{Error, SCREEN_BYTES, Supervisor};
 use crate::terminal::Picture;
 
 /// Bytes of a screen with its attributes; with its text it is below the 4 MiB that clients take.
@@ -20,7 +22,7 @@ pub(super) async fn screen(
     let Size { rows: height, cols } = size;
     // A screen as large as can be is within what clients take; its colours may not be.
     let ansi = if ansi.len() > MOST_ANSI { String::new() } else { ansi };
-    Ok(pb::ScreenResponse {
+    let answer = pb::ScreenResponse {
         rows,
         cursor_row: cursor.0.into(),
         cursor_col: cursor.1.into(),
@@ -31,5 +33,7 @@ pub(super) async fn screen(
         cursor_visible,
         next_seq,
         modes: modes.into(),
-    })
+    };
+    supervisor.ticket().release(SCREEN_BYTES.saturating_sub(answer.encoded_len()));
+    Ok(answer)
 }

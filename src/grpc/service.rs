@@ -11,11 +11,12 @@ use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
 use super::audit::{Audit, Told};
+use super::from_proto::MayHaveRegex;
 use super::pb::process_service_server::ProcessService;
 use super::streams::{Streams, placed};
 use super::{attach, follow, info, input, lifecycle, output, pb, records, screen, sleep, watch};
 use crate::access::Caller;
-use crate::supervisor::{Error, Quotas, Stage, Supervisor, Whole};
+use crate::supervisor::{CallTicket, Error, Quotas, Stage, Supervisor, Whole};
 
 /// The API over the supervisor.
 pub struct Service {
@@ -35,7 +36,9 @@ impl Service {
     fn enter<T>(&self, request: Request<T>) -> Result<(Supervisor, T), Error> {
         let caller = request.extensions().get::<Arc<Caller>>();
         let caller = Arc::clone(caller.ok_or(Error::NoCredentials)?);
-        Ok((self.whole.seen_by(caller), request.into_inner()))
+        let ticket = request.extensions().get::<Arc<CallTicket>>();
+        let ticket = Arc::clone(ticket.ok_or(Error::NoCredentials)?);
+        Ok((self.whole.seen_by(caller, ticket), request.into_inner()))
     }
 
     /// The answer of a call, or that there will be none because another server takes over.
@@ -52,6 +55,22 @@ impl Service {
             }
         }
     }
+}
+
+/// What a request asks for. Regular expressions are compiled on a worker thread, and only for a
+/// process that the caller sees.
+async fn convert<R, O>(supervisor: &Supervisor, request: R) -> Result<O, Error>
+where
+    R: MayHaveRegex + Send + 'static,
+    O: TryFrom<R, Error = Error> + Send + 'static,
+{
+    if !request.has_regex() {
+        return request.try_into();
+    }
+    if let Some(id) = request.process_id().filter(|id| !id.is_empty()) {
+        supervisor.find(id)?;
+    }
+    supervisor.run_apart(move || request.try_into()).await?
 }
 
 /// What a stream of answers is.
@@ -71,9 +90,10 @@ impl ProcessService for Service {
         request: Request<pb::StartRequest>,
     ) -> Result<Response<pb::StartResponse>, Status> {
         let (supervisor, request) = self.enter(request)?;
-        let audit = Audit::new(&supervisor, "Start", &request.id);
-        let call = async { self.answer(lifecycle::start(&supervisor, request.try_into()?)).await };
+        let mut audit = Audit::new(&supervisor, "Start", &request.id);
+        let order = audit.convert(self.answer(convert(&supervisor, request))).await?.into_inner();
         // Its line does not wait for what the caller waits for.
+        let call = self.answer(lifecycle::start(&supervisor, order));
         let started = audit.of(call).await?.into_inner();
         self.answer(lifecycle::show(&supervisor, started)).await
     }
@@ -84,7 +104,7 @@ impl ProcessService for Service {
     ) -> Result<Response<pb::GetResponse>, Status> {
         let (supervisor, request) = self.enter(request)?;
         let order = request.try_into()?;
-        Ok(Response::new(records::get(&supervisor, order)?))
+        self.answer(records::get(&supervisor, order)).await
     }
 
     async fn list(
@@ -93,7 +113,7 @@ impl ProcessService for Service {
     ) -> Result<Response<pb::ListResponse>, Status> {
         let (supervisor, request) = self.enter(request)?;
         let order = request.try_into()?;
-        Ok(Response::new(records::list(&supervisor, &order)))
+        self.answer(records::list(&supervisor, order)).await
     }
 
     async fn read(
@@ -102,9 +122,9 @@ impl ProcessService for Service {
     ) -> Result<Response<pb::ReadResponse>, Status> {
         let (supervisor, request) = self.enter(request)?;
         let audit = Audit::new(&supervisor, "Read", &request.id);
-        let audit = audit.only_if(request.ack_seq > 0);
-        let call = async { self.answer(output::read(&supervisor, request.try_into()?)).await };
-        audit.of(call).await
+        let mut audit = audit.only_if(request.ack_seq > 0);
+        let order = audit.convert(self.answer(convert(&supervisor, request))).await?.into_inner();
+        audit.of(self.answer(output::read(&supervisor, order))).await
     }
 
     async fn follow(
@@ -113,10 +133,14 @@ impl ProcessService for Service {
     ) -> Result<Response<Self::FollowStream>, Status> {
         let (supervisor, request) = self.enter(request)?;
         let audit = Audit::new(&supervisor, "Follow", &request.id);
-        let audit = audit.only_if(request.ack_seq > 0);
-        let call = async {
+        let mut audit = audit.only_if(request.ack_seq > 0);
+        let conversion = async {
             let place = self.streams.enter(&supervisor.caller().name)?;
-            let followed = follow::follow(&supervisor, request.try_into()?).await?;
+            Ok((place, convert(&supervisor, request).await?))
+        };
+        let (place, order) = audit.convert(conversion).await?;
+        let call = async {
+            let followed = follow::follow(&supervisor, order).await?;
             Ok(Response::new(placed(place, followed)))
         };
         audit.of(call).await
@@ -127,8 +151,8 @@ impl ProcessService for Service {
         request: Request<pb::WaitRequest>,
     ) -> Result<Response<pb::WaitResponse>, Status> {
         let (supervisor, request) = self.enter(request)?;
-        let order = request.try_into()?;
-        self.answer(output::wait(&supervisor, order)).await
+        let wait = async { output::wait(&supervisor, convert(&supervisor, request).await?).await };
+        self.answer(wait).await
     }
 
     async fn write_stdin(
@@ -136,9 +160,9 @@ impl ProcessService for Service {
         request: Request<pb::WriteStdinRequest>,
     ) -> Result<Response<pb::WriteStdinResponse>, Status> {
         let (supervisor, request) = self.enter(request)?;
-        let audit = Audit::new(&supervisor, "WriteStdin", &request.id);
-        let call = async { self.answer(input::write(&supervisor, request.try_into()?)).await };
-        audit.of(call).await
+        let mut audit = Audit::new(&supervisor, "WriteStdin", &request.id);
+        let order = audit.convert(self.answer(convert(&supervisor, request))).await?.into_inner();
+        audit.of(self.answer(input::write(&supervisor, order))).await
     }
 
     async fn resize(

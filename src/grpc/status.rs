@@ -54,7 +54,7 @@ fn verdict(error: &Error) -> Verdict {
     let precondition = |reason| Verdict::new(Code::FailedPrecondition, reason);
     match error {
         Error::Invalid(_) => Verdict::new(Code::InvalidArgument, "INVALID_FIELD"),
-        Error::NoCredentials | Error::UnknownUser(_) => {
+        Error::NoCredentials | Error::UnknownUser(_) | Error::ChildProcess => {
             Verdict::new(Code::Unauthenticated, "NO_CREDENTIALS")
         }
         Error::BadCredentials | Error::NotBearer => {
@@ -111,6 +111,7 @@ fn verdict(error: &Error) -> Verdict {
         Error::TooManyProcesses => Verdict::exhausted("TOO_MANY_PROCESSES", LATER),
         Error::Quota(reached) => over("TOO_MANY_PROCESSES", reached),
         Error::TooManyStreams(reached) => over("TOO_MANY_STREAMS", reached),
+        Error::TooManyCalls(reached) => over("TOO_MANY_CALLS", reached),
         Error::OutOfPids => Verdict::exhausted("OUT_OF_PIDS", LATER),
         Error::OutOfDescriptors => Verdict::exhausted("OUT_OF_DESCRIPTORS", LATER),
         Error::OutOfTerminals => Verdict::exhausted("OUT_OF_TERMINALS", LATER),

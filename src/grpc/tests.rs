@@ -139,7 +139,7 @@ fn readiness() -> impl Strategy<Value = pb::Readiness> {
 
 fn restart() -> impl Strategy<Value = pb::Restart> {
     (0..4, any::<u32>(), option::of(span(3600))).prop_map(|(policy, max_restarts, backoff_min)| {
-        pb::Restart { policy, max_restarts, backoff_min, backoff_max: None }
+        pb::Restart { policy, max_restarts, backoff_min, ..Default::default() }
     })
 }
 

@@ -7,6 +7,7 @@ mod json;
 mod spec;
 mod times;
 
+use spec::listed_spec;
 pub use spec::{Secrets, spec};
 pub use times::{duration, timestamp};
 
@@ -15,17 +16,33 @@ use std::time::{Duration, SystemTime};
 use super::pb;
 use crate::events::Event;
 use crate::keeper_client::Progress;
-use crate::process::{Descendant, End, InputState, Record, Status, StructuredOutput, Usage};
+use crate::process::{
+    Descendant, End, InputState, Record, State, Status, StructuredOutput, Unkillable, Usage,
+};
 use crate::supervisor::{Seen, Waited, figures};
 use crate::transcript::{Chunk, Figures, Gap, Match, Omitted};
 
 /// A process as it is now. Without `progress` nothing is known of its input, and of its output
 /// only what its record has.
 pub fn process(record: &Record, progress: Option<&Progress>, secrets: Secrets) -> pb::Process {
+    let spec = self::spec(&record.spec, secrets);
+    let spec_truncated = spec.program.is_none();
+    pb::Process { spec: Some(spec), spec_truncated, ..without_spec(record, progress) }
+}
+
+/// A process as List shows it: its program is cut.
+pub fn listed(seen: &Seen) -> pb::Process {
+    let (spec, spec_truncated) = listed_spec(&seen.record.spec);
+    let queue_position = seen.queue_position();
+    let process = without_spec(&seen.record, seen.progress().as_ref());
+    pb::Process { spec: Some(spec), spec_truncated, queue_position, ..process }
+}
+
+fn without_spec(record: &Record, progress: Option<&Progress>) -> pb::Process {
     let Record {
         id,
         birth: _,
-        spec,
+        spec: _,
         by: _,
         run,
         launch: _,
@@ -34,6 +51,7 @@ pub fn process(record: &Record, progress: Option<&Progress>, secrets: Secrets) -
         archive: _,
         restarts,
         create_time,
+        unkillable,
         phase: _,
     } = record;
     let started = record.started();
@@ -43,7 +61,7 @@ pub fn process(record: &Record, progress: Option<&Progress>, secrets: Secrets) -
     let lingering = last.and_then(|end| end.exit.as_ref()).map(|exit| &exit.lingering);
     pb::Process {
         id: id.to_string(),
-        spec: Some(self::spec(spec, secrets)),
+        spec: None,
         state: pb::State::from(record.state()).into(),
         ready: record.is_ready(),
         run: *run,
@@ -59,6 +77,18 @@ pub fn process(record: &Record, progress: Option<&Progress>, secrets: Secrets) -
         restarts: restarts.count,
         output: end.and_then(|end| end.output.as_ref()).map(structured),
         lingering: lingering.into_iter().flatten().map(descendant).collect(),
+        unkillable: unkillable.iter().map(self::unkillable).collect(),
+        spec_truncated: false,
+        blocked: blocked(record, progress).into(),
+    }
+}
+
+/// What a process that runs waits for with its output.
+fn blocked(record: &Record, progress: Option<&Progress>) -> pb::Blocked {
+    let runs = matches!(record.state(), State::Running | State::Stopping);
+    match progress.is_some_and(|progress| runs && progress.awaits_reader) {
+        true => pb::Blocked::Reader,
+        false => pb::Blocked::Unspecified,
     }
 }
 
@@ -151,7 +181,13 @@ fn usage(usage: Usage) -> pb::Usage {
 /// A process of someone's tree.
 pub fn descendant(descendant: &Descendant) -> pb::Descendant {
     let Descendant { pid, command } = descendant;
-    pb::Descendant { pid: *pid, command: command.clone() }
+    pb::Descendant { pid: *pid, command: command.clone(), error: String::new() }
+}
+
+/// A process of someone's tree that SIGKILL has not ended.
+fn unkillable(unkillable: &Unkillable) -> pb::Descendant {
+    let Unkillable { process, start_ticks: _, error } = unkillable;
+    pb::Descendant { error: error.clone(), ..descendant(process) }
 }
 
 /// Something that happened, without its environment. How much output was kept then is not known any

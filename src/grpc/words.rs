@@ -43,7 +43,7 @@ same_words! {
     Outcome { Succeeded, Failed, Canceled, TimedOut }
     Cause {
         Exited, Signaled, Killed, TimedOut, OutOfMemory, ReadinessFailed, StartFailed,
-        CanceledInQueue, Shutdown, Lost
+        CanceledInQueue, Shutdown, Lost, GaveUp
     }
     Mode { Background, Service, Foreground }
     Stream { Stdout, Stderr, Terminal }
@@ -75,7 +75,7 @@ mod tests {
         for kind in all::<Kind>() {
             assert_eq!(Kind::known(pb::Kind::from(kind).into()), Some(kind));
         }
-        assert_eq!((all::<State>().len(), all::<Kind>().len(), all::<Cause>().len()), (6, 8, 10));
+        assert_eq!((all::<State>().len(), all::<Kind>().len(), all::<Cause>().len()), (6, 8, 11));
     }
 
     #[test]

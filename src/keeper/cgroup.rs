@@ -12,6 +12,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
@@ -39,6 +40,13 @@ pub(super) struct Leaf {
     spent: bool,
 }
 
+impl Leaf {
+    /// Its number, which names its directory.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+}
+
 /// The keeper's own part of the cgroup tree.
 pub(super) struct Cgroups {
     base: PathBuf,
@@ -55,10 +63,7 @@ impl Cgroups {
     /// Finds out whether leaves can be made here and processes can begin in them, by trying. What
     /// a keeper that was killed left behind is ended and removed.
     pub(super) fn probe(spawner: &mut Spawner) -> Option<Cgroups> {
-        let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
-        let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
-        let own = own_directory(&mounts, &groups)?;
-        let (base, _lock) = claim(&own)?;
+        let (base, _lock) = claim(&directory_of_keepers()?)?;
         let mut cgroups =
             Cgroups { base, _lock, made: 0, free: Vec::new(), remaining: Remaining::default() };
         let (leaf, fd) = cgroups.take(false).ok()?;
@@ -122,10 +127,10 @@ impl Cgroups {
         pids
     }
 
-    /// Whether a process is in the leaf, or in a cgroup below it.
-    pub(super) fn holds(&self, leaf: &Leaf, pid: i32) -> bool {
+    /// Whether a process is in the leaf of this number, or in a cgroup below it.
+    pub(super) fn holds(&self, leaf: u64, pid: i32) -> bool {
         let name = self.base.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
-        let within = format!("/{name}/{}/", leaf.number);
+        let within = format!("/{name}/{leaf}/");
         let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
         let own = groups.lines().find_map(|line| line.strip_prefix("0::"));
         own.is_some_and(|own| format!("{own}/").contains(&within))
@@ -157,11 +162,13 @@ impl Drop for Cgroups {
 /// Makes a directory of this keeper's own in a cgroup, with its lock. What a keeper that was killed
 /// left there is ended and removed.
 pub(super) fn claim(own: &Path) -> Option<(PathBuf, OwnedFd)> {
-    remove_abandoned(own);
+    kill_abandoned(own);
     // Until it is locked, another keeper may take it for abandoned: then with another name.
     (0..3).find_map(|_| {
         let base = own.join(format!("{PREFIX}{}", Uuid::now_v7()));
-        fs::create_dir(&base).ok()?;
+        // Others may not open it: a process that waits for the lock would take it when the keeper
+        // dies, and so pass for a living one.
+        fs::DirBuilder::new().mode(0o700).create(&base).ok()?;
         lock(&base).map(|lock| (base, lock))
     })
 }
@@ -173,9 +180,11 @@ fn lock(directory: &Path) -> Option<OwnedFd> {
     flock(&fd, FlockOperation::NonBlockingLockExclusive).ok().map(|()| fd)
 }
 
-/// Ends and removes what keepers left that could not clean up. The lock tells, not the pid, which
-/// may be of another namespace.
-fn remove_abandoned(own: &Path) {
+/// Kills what is in the leaves of keepers that could not clean up, and removes their directories.
+/// The lock tells that a keeper is gone, not the pid, which may be of another namespace. Returns
+/// whether a process was left in one.
+pub(super) fn kill_abandoned(own: &Path) -> bool {
+    let mut populated = false;
     for entry in fs::read_dir(own).into_iter().flatten().flatten() {
         let Some(_lock) = is_a_keepers(&entry.file_name()).then(|| lock(&entry.path())).flatten()
         else {
@@ -184,12 +193,14 @@ fn remove_abandoned(own: &Path) {
         for leaf in fs::read_dir(entry.path()).into_iter().flatten().flatten() {
             // A server that still saves what was printed ends by itself.
             if leaf.file_name() != KEEPERS_LEAF {
+                populated |= is_populated(&leaf.path());
                 let _ = fs::write(leaf.path().join("cgroup.kill"), "1");
             }
         }
-        // What was just killed may take a moment; then the next keeper removes it.
+        // What was just killed may take a moment; then the next call removes it.
         remove(&entry.path());
     }
+    populated
 }
 
 /// Whether a directory has the name of a keeper's own, and not only one that begins alike.
@@ -213,8 +224,28 @@ fn visit(directory: &Path, f: &mut dyn FnMut(&Path)) {
     f(directory);
 }
 
+/// Whether a process is in a cgroup, or below it.
+fn is_populated(directory: &Path) -> bool {
+    let events = fs::read_to_string(directory.join("cgroup.events"));
+    events.is_ok_and(|events| events.lines().any(|line| line == "populated 1"))
+}
+
+/// The cgroup below which a keeper that is started here makes its directory. The same for the
+/// keeper and for its server, which may be in a leaf of that directory.
+pub(super) fn directory_of_keepers() -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    own_directory(&mounts, &groups).map(above_keepers_leaf)
+}
+
+fn above_keepers_leaf(own: PathBuf) -> PathBuf {
+    let base = own.parent().filter(|_| own.ends_with(KEEPERS_LEAF));
+    let base = base.filter(|base| base.file_name().is_some_and(is_a_keepers));
+    base.and_then(Path::parent).map_or_else(|| own.clone(), Path::to_path_buf)
+}
+
 /// The directory of the keeper's own cgroup, from mountinfo and /proc/self/cgroup.
-fn own_directory(mounts: &str, groups: &str) -> Option<PathBuf> {
+pub(super) fn own_directory(mounts: &str, groups: &str) -> Option<PathBuf> {
     let own = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
     let mount = mounts.lines().find(|line| line.contains(" - cgroup2 "))?;
     below_mount(mount, own)
@@ -258,6 +289,16 @@ mod tests {
         let (_base, _lock) = claim(own.path()).unwrap();
         assert!(!own.path().join(abandoned).exists());
         assert_eq!(fs::read_dir(own.path()).unwrap().count(), 5, "four and the new one");
+    }
+
+    #[test]
+    fn server_in_keepers_leaf_finds_the_cgroup_of_keepers() {
+        let base = format!("/own/{PREFIX}{}", Uuid::now_v7());
+        let above = |path: String| above_keepers_leaf(path.into());
+        assert_eq!(above(format!("{base}/{KEEPERS_LEAF}")), Path::new("/own"));
+        for other in ["/own".into(), format!("{base}/5"), format!("/own/{KEEPERS_LEAF}")] {
+            assert_eq!(above(other.clone()), Path::new(&other));
+        }
     }
 
     #[test]

@@ -26,6 +26,7 @@ use super::tree::{self, Member};
 use super::turns::Keeper;
 use crate::process::{Enforceable, Refused, TreeLimits, step};
 use delegation::Delegation;
+pub(super) use settings::memory_directory;
 use settings::{Controller, Generation};
 
 /// Looks for members of a tree that is ended at its beginning: enough for a few generations.

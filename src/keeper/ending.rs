@@ -10,7 +10,7 @@ use super::controllers::Confined;
 use super::kill::Kill;
 use super::reap::{self, Zombie};
 use super::server::Source;
-use super::tree::{self, Member};
+use super::tree::{self, Member, Which};
 use super::turns::{BUDGET, KILL_TICK, Keeper, wall_clock};
 use crate::process::Exit;
 use crate::protocol::pb;
@@ -19,6 +19,9 @@ use crate::protocol::pb;
 const STOP: Duration = Duration::from_secs(20);
 /// How long what was killed may take to be gone.
 const LAST: Duration = Duration::from_secs(5);
+
+/// Most descendants of a process that its exit lists as living on.
+const MAX_LINGERING_LISTED: usize = 256;
 
 /// How long after a look at cgroups that could not be removed another is taken.
 const LATE_SWEEP: Duration = Duration::from_secs(1);
@@ -70,6 +73,10 @@ impl Keeper {
         self.kills_due = true;
         while let Some(zombie) = reap::peek() {
             if let Some(key) = self.held.by_pid(zombie.pid) {
+                if !self.places_orphans(key, zombie.pid, begin + BUDGET) {
+                    self.sweep_due = true;
+                    return;
+                }
                 self.finish(key, zombie);
             } else {
                 reap::reap(zombie.pid);
@@ -135,19 +142,36 @@ impl Keeper {
         self.held.has_news(key);
     }
 
-    /// Who lives on after a process. Its leaf knows at once that nobody does, but for those whom
-    /// an earlier run left; without one, the keeper's children are looked through for orphans,
-    /// without any of which nobody does either.
-    fn lingering(&mut self, key: u64) -> Vec<Member> {
+    /// Finds out whose the orphans are that a process may have left, for a slice of time. True: it
+    /// is known.
+    fn places_orphans(&mut self, key: u64, pid: i32, until: Instant) -> bool {
+        let mut pass = match self.exit_pass.take() {
+            Some((of, pass)) if of == pid => pass,
+            _ if self.has_no_descendant(key) || self.forest.knows_all(&self.held) => return true,
+            _ => self.forest.begin_pass(Which::New),
+        };
+        let done = self.forest.advance(&mut pass, &self.held, Some(until));
+        if !done {
+            self.exit_pass = Some((pid, pass));
+        }
+        done
+    }
+
+    /// Whether no descendant of a process lives on, as far as its leaf tells; an earlier run may have
+    /// left some outside of it.
+    fn has_no_descendant(&self, key: u64) -> bool {
         let leaf = self.held.get(key).and_then(|held| held.leaf.as_ref());
-        if let (Some(cgroups), Some(leaf)) = (&self.cgroups, leaf)
-            && cgroups.is_empty(leaf)
+        let leaf = self.cgroups.as_ref().zip(leaf);
+        leaf.is_some_and(|(cgroups, leaf)| cgroups.is_empty(leaf))
             && self.forest.roots(key).is_empty()
-        {
+    }
+
+    /// Descendants that live on after a process, once it is known whose the orphans are.
+    fn lingering(&self, key: u64) -> Vec<Member> {
+        if self.has_no_descendant(key) || self.forest.is_empty() {
             return Vec::new();
         }
-        self.forest.refresh(&self.held, false);
-        if self.forest.is_empty() { Vec::new() } else { self.members(key) }
+        self.members(key, MAX_LINGERING_LISTED)
     }
 
     fn server_ended(&mut self, zombie: &Zombie) {
@@ -203,15 +227,20 @@ impl Keeper {
     /// Everything has ended, or would not in time.
     pub(super) fn stopped(&mut self) -> bool {
         let Some(Stop::Killing { until }) = &self.stop else { return false };
-        if Instant::now() >= *until {
-            return true;
+        let stopped = Instant::now() >= *until || self.all_ended();
+        if stopped {
+            self.log_remaining();
         }
+        stopped
+    }
+
+    fn all_ended(&mut self) -> bool {
         let servers = [self.held.server, self.held.candidate];
         if !self.kills.is_empty() || servers.iter().any(Option::is_some) {
             return false;
         }
         // Those that no process could be found for.
-        self.forest.refresh(&self.held, true);
+        self.forest.refresh(&self.held);
         let left = self.forest.everyone();
         for member in &left {
             tree::signal(member, libc::SIGKILL);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::cgroup::Leaf;
 use super::controllers::Confined;
 use super::input::Input;
-use super::output::{Output, Pumped, Sink};
+use super::output::{Output, Pause, Pumped, Sink};
 use super::poller::Poller;
 use super::ring::Writer;
 use super::spawn::Child;
@@ -71,8 +71,13 @@ struct Told {
 }
 
 impl Held {
-    /// A process that was just started.
-    pub(super) fn new(launch: &Launch, begun: Begun, streams: Streams) -> Held {
+    /// A process that was just started. Its ring unmaps what was written if `unmap_written`.
+    pub(super) fn new(
+        launch: &Launch,
+        begun: Begun,
+        streams: Streams,
+        unmap_written: bool,
+    ) -> Held {
         let Begun { child, leaf, confined } = begun;
         let Streams { terminal, outputs, input, child: _ } = streams;
         Held {
@@ -85,7 +90,7 @@ impl Held {
             terminal,
             outputs,
             input,
-            sink: Sink::new(launch.ring_bytes, launch.overflow, launch.first_seq),
+            sink: Sink::new(launch, unmap_written),
             exit: None,
             leaf,
             confined,
@@ -97,6 +102,11 @@ impl Held {
     /// Nothing can write to its outputs any more.
     fn drained(&self) -> bool {
         self.exit.is_some() && self.outputs.iter().all(Option::is_none)
+    }
+
+    /// An output waits until chunks are acknowledged.
+    fn awaits_reader(&self) -> bool {
+        self.outputs.iter().flatten().any(|output| output.paused == Some(Pause::RingFull))
     }
 
     /// Reads one output once, and lets go of it when it has ended.
@@ -185,6 +195,7 @@ impl Held {
             input: Some(self.input.state().into()),
             exit: exit.map(Into::into),
             drained: self.drained(),
+            awaits_reader: self.awaits_reader(),
         };
         (report, ring)
     }
@@ -326,5 +337,9 @@ impl Known for Table {
 
     fn named(&self, id: &str) -> Option<u64> {
         self.by_id.get(id).copied()
+    }
+
+    fn holds(&self, key: u64) -> bool {
+        self.held.contains_key(&key)
     }
 }

@@ -1,48 +1,174 @@
-//! Ending whole trees.
+//! Signals to whole trees: TERM and others once, KILL until nothing is left.
 //!
-//! Owns the kills that are under way. SIGKILL is sent to every member that can be found, again
-//! and again, until none is left: whoever was killed can fork no more, and whoever was forked
-//! before is below someone killed, or an orphan by now. Each death brings a SIGCHLD sooner or
-//! later, which is when the next look is taken.
+//! Owns the kills that are under way. Each look at a tree has three steps: the keeper's orphans are
+//! placed, the tree is visited, and what was found is signalled. A tree may have thousands of
+//! processes, so a look is done in slices, between which output is captured and processes are
+//! started.
+//!
+//! SIGKILL is sent to every member that can be found, again and again, until none is left: a killed
+//! process can fork no more, and what was forked before is below a killed process, or an orphan by
+//! now. Each death brings a SIGCHLD sooner or later, which is when the next look is taken. What
+//! SIGKILL does not end in time is named in the answer. A kill continues after such an answer while
+//! it finds processes that the look before had not found: the tree still forks.
 
-use std::collections::{BTreeMap, HashSet};
+mod progress;
+
+use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
 use super::link::Link;
 use super::requests::check_signal;
-use super::tree::{self, Member};
-use super::turns::{KILL_TICK, Keeper};
-use crate::process::{Descendant, Refused};
+use super::tree::{self, Group, LeafMembers, Member, Walk, Which};
+use super::turns::{BUDGET, KILL_TICK, Keeper};
+use crate::process::{Descendant, Refused, TreeSignal, Unkillable};
 use crate::protocol::pb;
 use crate::protocol::pb::reply::Result as Answer;
+use progress::{Named, Progress};
 
-/// Looks in a row that must find nobody while some orphan's owner is unknown: a process in the
+/// Looks in a row that must find no member while some orphan's owner is unknown: a process in the
 /// middle of an exec shows no cookie for a moment.
 const QUIET_LOOKS: u32 = 3;
 
 /// Most of those ended that an answer lists; a bomb may have any number.
 const MOST_LISTED: usize = 10_000;
 
+/// Most remaining processes that an answer lists.
+const MAX_UNKILLABLE_LISTED: usize = 100;
+
 /// Looks for those who missed a signal: enough for a few generations of newborns.
 const MOST_LOOKS: u32 = 4;
 
-/// A kill under way.
+/// A signal to a tree that is under way.
 pub(super) struct Kill {
     key: u64,
-    /// Who is to be answered; none: nobody any more.
+    /// 0 only asks which processes there are.
+    signal: i32,
+    /// The request that is answered; none: no request, or it was answered.
     pub(super) request: Option<u64>,
-    ended: BTreeMap<i32, Descendant>,
+    reached: BTreeMap<i32, Descendant>,
+    looks: u32,
     quiet: u32,
+    /// The processes that the previous look sent SIGKILL to: pid and start time.
+    tried: HashMap<i32, u64>,
+    /// None before the first SIGKILL.
+    progress: Option<Progress>,
+    /// It was answered with what remains, and continues.
+    answered: bool,
+    stage: Stage,
+}
+
+/// How far a kill is in the look that is under way.
+enum Stage {
+    /// It has not begun.
+    Due,
+    /// It visits its tree.
+    Walking(Walk),
+    /// It signals what it found.
+    Signalling(Found),
+    /// It is done, or came after the look began.
+    Looked,
+}
+
+/// What a walk has found.
+struct Found {
+    /// The members that were not signalled yet.
+    members: Vec<Member>,
+    /// The tree had no member.
+    is_empty: bool,
+    /// Some took the signal for the first time.
+    some_new: bool,
+    /// The members that SIGKILL was sent to: pid and start time.
+    tried: HashMap<i32, u64>,
+    unkillable: Vec<Unkillable>,
+}
+
+/// What came of a slice of a kill.
+enum Slice {
+    /// The time was up.
+    Unfinished,
+    /// This look is done.
+    Looked,
+    /// The kill is over, and was answered.
+    Over,
 }
 
 impl Kill {
+    /// A SIGKILL that is repeated until nothing is left.
     pub(super) fn new(key: u64, request: Option<u64>) -> Kill {
-        Kill { key, request, ended: BTreeMap::new(), quiet: 0 }
+        Kill::with(key, libc::SIGKILL, request)
+    }
+
+    fn with(key: u64, signal: i32, request: Option<u64>) -> Kill {
+        Kill {
+            key,
+            signal,
+            request,
+            reached: BTreeMap::new(),
+            looks: 0,
+            quiet: 0,
+            tried: HashMap::new(),
+            progress: None,
+            answered: false,
+            stage: Stage::Looked,
+        }
+    }
+
+    fn is_kill(&self) -> bool {
+        self.signal == libc::SIGKILL
+    }
+
+    /// Which processes a look that began at `now` names as unkillable.
+    fn named(&self, now: Instant) -> Named {
+        let progress = self.progress.filter(|_| !self.answered);
+        progress.map_or(Named::None, |progress| progress.named(now))
+    }
+
+    /// Sends SIGKILL to a member, and names it if it should have ended by now.
+    fn kill(&mut self, member: &Member, found: &mut Found, named: Named) {
+        let (pid, start) = member.identity();
+        let again = self.tried.get(&pid) == Some(&start);
+        found.tried.insert(pid, start);
+        if named.includes(again) && found.unkillable.len() < MAX_UNKILLABLE_LISTED {
+            found.unkillable.push(member.kill_failure());
+        } else if tree::signal(member, libc::SIGKILL)
+            && !again
+            && let Some(progress) = &mut self.progress
+        {
+            progress.reached_new(Instant::now());
+        }
+    }
+
+    /// Signals a member that was found.
+    fn signal(&mut self, member: &Member, found: &mut Found, named: Named) {
+        let room = self.reached.len() < MOST_LISTED;
+        let known = self.reached.contains_key(&member.pid);
+        let took = match self.signal {
+            // Also a process that may not be signalled is there.
+            0 => true,
+            libc::SIGKILL => {
+                self.kill(member, found, named);
+                true
+            }
+            _ if known => false,
+            signal => tree::signal(member, signal),
+        };
+        // Meant to end it; but who is stopped takes nothing but KILL before it is continued.
+        let ends = [libc::SIGTERM, libc::SIGHUP, libc::SIGINT, libc::SIGQUIT];
+        if took && ends.contains(&self.signal) {
+            tree::signal(member, libc::SIGCONT);
+        }
+        if took && !known {
+            found.some_new = true;
+            if room {
+                self.reached.insert(member.pid, member.describe());
+            }
+        }
     }
 }
 
 impl Keeper {
-    /// Signals a whole tree. None: it will be answered when the last one is gone.
+    /// Signals a whole tree. None: it will be answered when that is done; after SIGKILL, when the
+    /// last one is gone.
     pub(super) fn kill_tree(
         &mut self,
         request: u64,
@@ -56,112 +182,247 @@ impl Keeper {
         if let (true, Err(refused)) = (signal != 0, check_signal(signal)) {
             return Some(Err(refused));
         }
-        if signal == libc::SIGKILL {
-            self.kills.push(Kill::new(key, Some(request)));
-            self.kills_due = true;
-            return None;
+        let kill = Kill::with(key, signal, Some(request));
+        if kill.is_kill() {
+            // It does what a kill that was answered would continue to do.
+            self.kills.retain(|other| !(other.answered && other.key == key));
         }
-        let members = self.signal_tree(key, signal);
-        let members = members.iter().map(|member| member.describe().into()).collect();
-        Some(Ok(Answer::Killed(pb::Killed { members })))
+        self.kills.push(kill);
+        self.kills_due = true;
+        None
     }
 
-    /// Sends a signal to everyone of a tree, and returns those who were there to take it. Whoever
-    /// was forked before its parent was signalled, but after the look, is found by the next look;
-    /// whoever forks on after the signal does so by its own choice.
-    fn signal_tree(&mut self, key: u64, signal: i32) -> Vec<Member> {
-        // Meant to end it; but who is stopped takes nothing but KILL before it is continued.
-        let ends = [libc::SIGTERM, libc::SIGHUP, libc::SIGINT, libc::SIGQUIT].contains(&signal);
-        let mut reached: Vec<Member> = Vec::new();
-        for _ in 0..if signal == 0 { 1 } else { MOST_LOOKS } {
-            self.forest.refresh(&self.held, true);
-            let known: HashSet<i32> = reached.iter().map(|member| member.pid).collect();
-            let mut members = self.members(key);
-            members.retain(|member| !known.contains(&member.pid) && tree::signal(member, signal));
-            if members.is_empty() {
-                break;
-            }
-            for member in members.iter().filter(|_| ends) {
-                tree::signal(member, libc::SIGCONT);
-            }
-            reached.append(&mut members);
-        }
-        reached
+    /// Whether a look is under way and only waits for its next slice.
+    pub(super) fn is_looking(&self) -> bool {
+        self.look.is_some() && !self.link.as_ref().is_some_and(Link::crowded)
     }
 
-    /// Takes another look at what is being killed, and answers for what is gone.
+    /// Looks at what is being killed, for a slice of time, and answers for what is gone and for what
+    /// SIGKILL does not end in time.
     pub(super) fn advance_kills(&mut self) {
+        if self.kills.is_empty() {
+            self.look = None;
+            return self.forest.forget_seen();
+        }
+        // By the time that a kill is answered, the exit must have been told.
+        if self.link.as_ref().is_some_and(Link::crowded) {
+            return;
+        }
+        let until = Instant::now() + BUDGET;
+        loop {
+            if self.look.is_none() && !self.begin_look() {
+                return;
+            }
+            if !self.advance_look(until) {
+                return;
+            }
+            self.look = None;
+        }
+    }
+
+    /// Begins another look, if one is due.
+    fn begin_look(&mut self) -> bool {
         let due = self.kills_due || self.last_look.elapsed() >= KILL_TICK;
         // A look takes longer the more zombies there are, so those are reaped first, but not for
-        // ever; and by the time that a kill is answered, the exit must have been told.
+        // ever.
         let reaping = self.sweep_due && self.last_look.elapsed() < 5 * KILL_TICK;
-        let crowded = self.link.as_ref().is_some_and(Link::crowded);
-        if self.kills.is_empty() || !due || reaping || crowded {
-            return;
+        if self.kills.is_empty() || !due || reaping {
+            return false;
         }
         self.kills_due = false;
         self.last_look = Instant::now();
-        self.forest.refresh(&self.held, true);
-        let mut kills = std::mem::take(&mut self.kills);
-        kills.retain_mut(|kill| {
-            let over = self.look(kill);
-            if let (true, Some(request)) = (over, kill.request) {
-                let leader = self.held.get(kill.key).map(|held| held.pid);
-                let mut members: Vec<_> = std::mem::take(&mut kill.ended).into_iter().collect();
-                members.sort_by_key(|(pid, _)| Some(*pid) != leader);
-                let members = members.into_iter().map(|(_, member)| member.into()).collect();
-                self.reply(request, Answer::Killed(pb::Killed { members }));
-            }
-            !over
-        });
-        self.kills = kills;
+        for kill in &mut self.kills {
+            kill.stage = Stage::Due;
+        }
+        self.look = Some(self.forest.begin_pass(Which::Unplaced));
+        true
     }
 
-    /// Kills who can be found. True: nobody is left.
-    fn look(&mut self, kill: &mut Kill) -> bool {
-        let members = self.members(kill.key);
-        let Some(held) = self.held.get_mut(kill.key) else { return true };
-        for member in members.iter().take(MOST_LISTED.saturating_sub(kill.ended.len())) {
-            kill.ended.entry(member.pid).or_insert_with(|| member.describe());
+    /// Continues a look. True: it is done.
+    fn advance_look(&mut self, until: Instant) -> bool {
+        let Some(pass) = &mut self.look else { return true };
+        if !self.forest.advance(pass, &self.held, Some(until)) {
+            return false;
         }
-        // Of those who are not reaped yet, dead or alive, the groups are still their own; and the
-        // kernel lets nobody fork away from a group that is signalled.
+        let mut in_time = true;
+        let mut kills = std::mem::take(&mut self.kills);
+        kills.retain_mut(|kill| {
+            if !in_time {
+                return true;
+            }
+            let slice = self.advance_kill(kill, until);
+            in_time = !matches!(slice, Slice::Unfinished);
+            !matches!(slice, Slice::Over)
+        });
+        self.kills = kills;
+        in_time
+    }
+
+    fn advance_kill(&mut self, kill: &mut Kill, until: Instant) -> Slice {
+        loop {
+            kill.stage = match std::mem::replace(&mut kill.stage, Stage::Looked) {
+                Stage::Due => Stage::Walking(self.walk(kill.key)),
+                Stage::Walking(mut walk) => {
+                    if !self.forest.advance_walk(&mut walk, self.cgroups.as_ref(), Some(until)) {
+                        kill.stage = Stage::Walking(walk);
+                        return Slice::Unfinished;
+                    }
+                    Stage::Signalling(self.begin_signals(kill, walk))
+                }
+                Stage::Signalling(mut found) => {
+                    let named = kill.named(self.last_look);
+                    while let Some(member) = found.members.pop() {
+                        kill.signal(&member, &mut found, named);
+                        if Instant::now() >= until {
+                            kill.stage = Stage::Signalling(found);
+                            return Slice::Unfinished;
+                        }
+                    }
+                    return self.end_look(kill, found, named);
+                }
+                Stage::Looked => return Slice::Looked,
+            }
+        }
+    }
+
+    /// A walk through the tree of a process, as far as it is known.
+    fn walk(&self, key: u64) -> Walk {
+        let Some(held) = self.held.get(key) else { return Walk::default() };
         let leader = held.pidfd.is_some().then_some(held.pid);
-        held.killed = true;
-        for group in leader.into_iter().chain(self.forest.groups(kill.key)) {
-            let _ = tree::signal_group(group, libc::SIGKILL);
+        let roots = leader.into_iter().chain(self.forest.roots(key)).collect();
+        let leaf = self.cgroups.as_ref().zip(held.leaf.as_ref());
+        let leaf = leaf.map(|(cgroups, leaf)| LeafMembers::list(cgroups, leaf));
+        self.forest.walk(roots, leaf)
+    }
+
+    /// Remembers whose the members of a tree are, and, before they are killed one by one, kills
+    /// their groups: the kernel lets no process fork away from a group that is signalled.
+    fn begin_signals(&mut self, kill: &mut Kill, walk: Walk) -> Found {
+        let Walk { mut members, groups, .. } = walk;
+        // The last is signalled first: the leader, before it exits because a child has.
+        members.reverse();
+        self.forest.remember(kill.key, &members);
+        if let (true, Some(held)) = (kill.is_kill(), self.held.get_mut(kill.key)) {
+            held.killed = true;
+            // Also if no member lives: a tracer may hold zombies.
+            kill.progress.get_or_insert_with(|| Progress::begin(Instant::now()));
+            let leader = held.pidfd.is_some().then_some(held.pid);
+            // Of those who are not reaped yet, dead or alive, the groups are still their own.
+            let unreaped = |group: &Group| {
+                Some(group.root) == leader || self.forest.is_orphan(group.root, group.root_start)
+            };
+            // The walk took several slices, in which a root may have changed its group.
+            let is_same = |group: &&Group| unreaped(group) && group.has_its_root();
+            for group in groups.iter().filter(is_same) {
+                let _ = tree::signal_group(group.number, libc::SIGKILL);
+            }
+            if let (Some(cgroups), Some(leaf), false) =
+                (&self.cgroups, &mut held.leaf, members.is_empty())
+            {
+                cgroups.kill(leaf);
+            }
         }
-        for member in &members {
-            tree::signal(member, libc::SIGKILL);
+        let (is_empty, tried) = (members.is_empty(), HashMap::new());
+        Found { members, is_empty, some_new: false, tried, unkillable: Vec::new() }
+    }
+
+    /// Judges what a look has found.
+    fn end_look(&mut self, kill: &mut Kill, found: Found, named: Named) -> Slice {
+        kill.looks += 1;
+        if kill.is_kill() {
+            return self.end_kill_look(kill, found, named);
         }
-        if let (Some(cgroups), Some(leaf), false) =
-            (&self.cgroups, &mut held.leaf, members.is_empty())
-        {
-            cgroups.kill(leaf);
+        // A process that was forked before its parent was signalled, but after the look, is
+        // found by the next look; one that forks on after the signal does so by its own choice.
+        if found.some_new && kill.signal != 0 && kill.looks < MOST_LOOKS {
+            self.kills_due = true;
+            return Slice::Looked;
         }
-        // Whoever died since the keeper's children were listed may have left it a child: only a
-        // look that finds nobody, not even a zombie, shows that nobody is left.
+        self.answer_kill(kill, Vec::new());
+        Slice::Over
+    }
+
+    /// Judges what a look of a SIGKILL has found.
+    fn end_kill_look(&mut self, kill: &mut Kill, found: Found, named: Named) -> Slice {
+        let Found { is_empty, mut unkillable, tried, .. } = found;
+        kill.tried = tried;
+        if is_empty && self.is_gone(kill) {
+            self.answer_kill(kill, Vec::new());
+            return Slice::Over;
+        }
+        if named != Named::None {
+            unkillable.extend(self.held_zombies(kill.key));
+        }
+        if !unkillable.is_empty() {
+            self.answer_kill(kill, unkillable);
+            kill.answered = true;
+        }
+        let stuck = kill.progress.is_some_and(|progress| progress.is_stuck(self.last_look));
+        if kill.answered && stuck { Slice::Over } else { Slice::Looked }
+    }
+
+    /// Whether a tree is gone in which a look has found no member.
+    fn is_gone(&mut self, kill: &mut Kill) -> bool {
+        let Some(held) = self.held.get(kill.key) else { return true };
+        // A process that died since the keeper's children were listed may have left it a child: the
+        // tree is gone when all children are known, and none of them, not even a zombie, is of it.
         let gone = held.exit.is_some() && self.forest.roots(kill.key).is_empty();
-        if !members.is_empty() || !gone {
+        if !gone || !self.forest.knows_all(&self.held) {
             kill.quiet = 0;
             return false;
         }
         kill.quiet += 1;
-        kill.quiet >= QUIET_LOOKS || self.forest.all_placed()
+        kill.quiet >= QUIET_LOOKS || self.forest.all_judged()
     }
 
-    /// Everyone of a tree, the process itself first.
-    pub(super) fn members(&self, key: u64) -> Vec<Member> {
-        let Some(held) = self.held.get(key) else { return Vec::new() };
-        let leader = held.pidfd.is_some().then_some(held.pid);
-        let roots = leader.into_iter().chain(self.forest.roots(key)).collect();
-        let mut members = self.forest.below(roots);
-        if let (Some(cgroups), Some(leaf)) = (&self.cgroups, &held.leaf) {
-            let known: HashSet<i32> = members.iter().map(|member| member.pid).collect();
-            let others = cgroups.pids(leaf).into_iter().filter(|pid| !known.contains(pid));
-            members.extend(others.filter_map(|pid| Member::find(pid, || cgroups.holds(leaf, pid))));
+    fn answer_kill(&mut self, kill: &mut Kill, unkillable: Vec<Unkillable>) {
+        let held = self.held.get(kill.key);
+        let leader_remains = !unkillable.is_empty() && held.is_some_and(|held| held.exit.is_none());
+        if let (Some(held), false) = (held, unkillable.is_empty()) {
+            tracing::warn!(process = &*held.id, ?unkillable, "processes remain after SIGKILL");
         }
-        members.sort_by_key(|member| Some(member.pid) != leader);
-        members
+        let Some(request) = kill.request.take() else { return };
+        let leader = held.map(|held| held.pid);
+        let mut reached = std::mem::take(&mut kill.reached);
+        for one in &unkillable {
+            reached.remove(&one.process.pid.cast_signed());
+        }
+        let mut members: Vec<_> = reached.into_iter().collect();
+        members.sort_by_key(|(pid, _)| Some(*pid) != leader);
+        let members = members.into_iter().map(|(_, member)| member).collect();
+        let outcome = TreeSignal { members, unkillable, leader_remains };
+        self.reply(request, Answer::Killed(outcome.into()));
+    }
+
+    /// The zombies of a tree that a tracer holds.
+    fn held_zombies(&self, key: u64) -> Vec<Unkillable> {
+        let leader = self.held.get(key).filter(|held| held.pidfd.is_some()).map(|held| held.pid);
+        let children = leader.into_iter().chain(self.forest.roots(key));
+        children.filter_map(tree::held_zombie).take(MAX_UNKILLABLE_LISTED).collect()
+    }
+
+    /// Logs what remains when the keeper itself ends.
+    pub(super) fn log_remaining(&self) {
+        for key in self.held.keys() {
+            let living = self.members(key, MAX_UNKILLABLE_LISTED).into_iter();
+            let mut unkillable: Vec<_> = living.map(|member| member.kill_failure()).collect();
+            unkillable.extend(self.held_zombies(key));
+            if let (Some(held), false) = (self.held.get(key), unkillable.is_empty()) {
+                tracing::error!(process = &*held.id, ?unkillable, "processes still run");
+            }
+        }
+    }
+
+    /// The members of a tree, as many as `most`, the process itself first.
+    pub(super) fn members(&self, key: u64, most: usize) -> Vec<Member> {
+        let mut walk = self.walk(key);
+        walk.most = most;
+        self.forest.advance_walk(&mut walk, self.cgroups.as_ref(), None);
+        let leader = self.held.get(key).filter(|held| held.pidfd.is_some()).map(|held| held.pid);
+        walk.members.sort_by_key(|member| Some(member.pid) != leader);
+        walk.members
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,27 +1,31 @@
-//! What an earlier keeper of the same state directory left when it was killed: processes, a server.
+//! What a keeper left when it was killed: descendants of its processes, a server.
 //!
-//! The kernel ends a keeper's children with it, but not their descendants, nor whoever refused
-//! that. They are nobody's, and their records are lost: the next keeper ends them before it
-//! begins. They are known by their environment, which names a file in the state directory; since
-//! that is claimed by then, no living keeper has any of them. Whoever threw that environment away
-//! is not found, where there are no cgroups.
+//! The kernel kills a keeper's children with it, but not their descendants, nor a child that is
+//! setuid. Two processes kill those. The keeper's server notices first and still lives; the next
+//! keeper of the state directory does it again before it begins, for a server that was killed as
+//! well. Both must have locked the state directory, so that no living keeper has such a process.
 //!
-//! Its server saves what it can of their output, and ends. One that hangs instead would keep the
+//! Leftovers are known by their environment, which names a file in the state directory, and by the
+//! leaves of a keeper's directory that no keeper has locked. A descendant that changed its
+//! environment and is in no leaf is not found.
+//!
+//! The server saves what it can of their output, and ends. One that hangs instead would keep the
 //! state directory for ever, and is ended, too: known by the lock that it holds open.
 
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use super::cgroup;
 use super::spawn::{COOKIE, OUTPUT};
-use super::tree::{self, Member};
+use super::tree::{self, Environment, Member};
 use crate::process::Descendant;
 use crate::store::StateDir;
 
-/// How long they are looked for again: who forks while others are killed is found in the end.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long leftovers are searched for: one that forks while others are killed is found in the end.
+const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long those that were killed are given to be gone.
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -33,8 +37,69 @@ const FREEING: Duration = Duration::from_secs(5);
 
 /// Ends them all. To be called by whoever has claimed the state directory.
 pub fn end_what_was_left(state_dir: &Path) {
-    end_processes(state_dir);
+    Leftovers::new(state_dir).kill();
     end_server(state_dir);
+}
+
+/// Finds and kills the descendants that a keeper of one state directory left.
+#[derive(Debug)]
+pub struct Leftovers {
+    state_dir: PathBuf,
+    /// This process and its ancestors: a keeper may be started by what an earlier one started.
+    spared: Vec<Member>,
+    /// The cgroup in which keepers that were started like this one make their directories.
+    cgroup: Option<PathBuf>,
+}
+
+impl Leftovers {
+    /// Remembers which processes are spared, so a server calls this while its keeper lives.
+    pub fn new(state_dir: &Path) -> Leftovers {
+        let (spared, cgroup) = (ancestors(), cgroup::directory_of_keepers());
+        Leftovers { state_dir: state_dir.into(), spared, cgroup }
+    }
+
+    /// Kills all leftovers, and those that they fork meanwhile. Blocks for a second at most, or as
+    /// long as one search of `/proc` takes. To be called by the server or the keeper that has
+    /// locked the state directory.
+    pub fn kill(&self) {
+        let deadline = Instant::now() + KILL_TIMEOUT;
+        let mut logged = false;
+        while Instant::now() < deadline {
+            // First: the kernel kills all of a leaf at once, whatever it forks.
+            let populated = self.cgroup.as_deref().is_some_and(cgroup::kill_abandoned);
+            if populated && !std::mem::replace(&mut logged, true) {
+                tracing::warn!("processes left in cgroup leaves: killed");
+            }
+            if !self.kill_by_environment() && !populated {
+                return;
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Kills each leftover that is known by its environment as soon as it is found. True: some were
+    /// found.
+    fn kill_by_environment(&self) -> bool {
+        let mut found = false;
+        for pid in tree::numbers("/proc") {
+            let mut environment = Environment::default();
+            let belongs = || {
+                environment = Environment::read(pid);
+                is_of(pid, &environment, &self.state_dir)
+            };
+            let Some(member) = Member::find(pid, belongs) else { continue };
+            if self.spared.iter().any(|spared| spared.is_same(&member)) {
+                continue;
+            }
+            found = true;
+            if tree::signal(&member, libc::SIGKILL) {
+                let process = environment.value(COOKIE).map(String::from_utf8_lossy);
+                let Descendant { pid, command } = member.describe();
+                tracing::warn!(process = process.as_deref(), pid, command, "left running: killed");
+            }
+        }
+        found
+    }
 }
 
 /// Waits until no server uses the state directory, and ends one that goes on doing so.
@@ -76,35 +141,12 @@ fn is_server_of(pid: i32, lock: &File) -> bool {
     is_server && StateDir::is_open_in(pid.cast_unsigned(), lock)
 }
 
-fn end_processes(state_dir: &Path) {
-    let own = ancestors();
-    let deadline = Instant::now() + PATIENCE;
-    while Instant::now() < deadline {
-        // A keeper may be started by what an earlier one started: that is not left behind.
-        let found = tree::numbers("/proc").filter(|pid| !own.contains(pid));
-        let left: Vec<Member> =
-            found.filter_map(|pid| Member::find(pid, || is_of(pid, state_dir))).collect();
-        if left.is_empty() {
-            return;
-        }
-        for member in &left {
-            // While it has an environment.
-            let process = tree::cookie(member.pid);
-            if tree::signal(member, libc::SIGKILL) {
-                let Descendant { pid, command } = member.describe();
-                tracing::warn!(process, pid, command, "left running: killed");
-            }
-        }
-        std::thread::sleep(PAUSE);
-    }
-}
-
 /// Whether a process descends from one that was started for this state directory. The same path
 /// may be another directory where another file system is mounted, as in a container.
-fn is_of(pid: i32, state_dir: &Path) -> bool {
-    let Some(output) = tree::variable(pid, OUTPUT) else { return false };
-    let place = Path::new(std::ffi::OsStr::from_bytes(&output)).parent();
-    if place != Some(&state_dir.join("outputs")) || tree::variable(pid, COOKIE).is_none() {
+fn is_of(pid: i32, environment: &Environment, state_dir: &Path) -> bool {
+    let Some(output) = environment.value(OUTPUT) else { return false };
+    let place = Path::new(std::ffi::OsStr::from_bytes(output)).parent();
+    if place != Some(&state_dir.join("outputs")) || environment.value(COOKIE).is_none() {
         return false;
     }
     let theirs = Path::new("/proc").join(pid.to_string()).join("root");
@@ -115,10 +157,10 @@ fn is_of(pid: i32, state_dir: &Path) -> bool {
 }
 
 /// This process, and all that it descends from.
-fn ancestors() -> Vec<i32> {
+fn ancestors() -> Vec<Member> {
     let own = std::process::id().cast_signed();
-    std::iter::successors(Some(own), |pid| tree::parent(*pid).filter(|parent| *parent > 0))
-        .collect()
+    let pids = std::iter::successors(Some(own), |pid| tree::parent(*pid).filter(|pid| *pid > 0));
+    pids.filter_map(|pid| Member::find(pid, || true)).collect()
 }
 
 #[cfg(test)]
@@ -127,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_keeper_does_not_end_itself_nor_whom_it_descends_from() {
-        let own = ancestors();
+        let own: Vec<i32> = ancestors().iter().map(|member| member.pid).collect();
         assert_eq!(own[0], std::process::id().cast_signed());
         assert_eq!(own.get(1).copied(), Some(std::os::unix::process::parent_id().cast_signed()));
     }
@@ -156,11 +198,15 @@ mod tests {
             let pid = child.id().cast_signed();
             // It has its variables when it executes its program.
             let begin = Instant::now();
-            while tree::variable(pid, OUTPUT).as_deref() != Some(output.as_os_str().as_bytes()) {
+            let is_executed = || {
+                let environment = Environment::read(pid);
+                environment.value(OUTPUT) == Some(output.as_os_str().as_bytes())
+            };
+            while !is_executed() {
                 assert!(begin.elapsed() < Duration::from_secs(60), "it has no variables");
                 std::thread::sleep(Duration::from_millis(1));
             }
-            let found = is_of(pid, &state);
+            let found = is_of(pid, &Environment::read(pid), &state);
             child.kill().unwrap();
             child.wait().unwrap();
             assert_eq!(found, expected, "{output:?}");

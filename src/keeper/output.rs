@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
 use super::ring::{Unappended, Writer};
-use crate::process::Overflow;
+use crate::process::{Launch, Overflow};
 use crate::transcript::Stream;
 use crate::transcript::ring::MAX_PAYLOAD;
 
@@ -24,8 +24,17 @@ pub(super) struct Output {
     pub(super) fd: OwnedFd,
     stream: Stream,
     grown: bool,
-    /// Not watched, because the ring has no room.
-    pub(super) paused: bool,
+    /// Why it is not watched, if it is not.
+    pub(super) paused: Option<Pause>,
+}
+
+/// Why an output is not watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pause {
+    /// The ring takes no more until chunks are acknowledged.
+    RingFull,
+    /// The machine has no memory or no descriptor for it now.
+    ResourceExhausted,
 }
 
 /// What one read brought.
@@ -52,12 +61,14 @@ pub(super) struct Sink {
     bytes: u64,
     overflow: Overflow,
     first_seq: u64,
+    unmap_written: bool,
     exited: bool,
 }
 
 impl Sink {
-    pub(super) fn new(bytes: u64, overflow: Overflow, first_seq: u64) -> Sink {
-        Sink { ring: None, bytes, overflow, first_seq, exited: false }
+    pub(super) fn new(launch: &Launch, unmap_written: bool) -> Sink {
+        let Launch { ring_bytes: bytes, overflow, first_seq, .. } = *launch;
+        Sink { ring: None, bytes, overflow, first_seq, unmap_written, exited: false }
     }
 
     /// Sequence number that the next chunk will have.
@@ -96,6 +107,9 @@ impl Sink {
     fn ring(&mut self) -> std::io::Result<&mut Writer> {
         if self.ring.is_none() {
             let mut ring = Writer::create(self.bytes, self.overflow, self.first_seq)?;
+            if self.unmap_written {
+                ring.unmap_written();
+            }
             if self.exited {
                 ring.open_exit_room();
             }
@@ -107,7 +121,7 @@ impl Sink {
 
 impl Output {
     pub(super) fn new(fd: OwnedFd, stream: Stream) -> Output {
-        Output { fd, stream, grown: false, paused: false }
+        Output { fd, stream, grown: false, paused: None }
     }
 
     /// Reads once.

@@ -42,6 +42,14 @@ pub(super) fn reap(pid: i32) {
     let _ = waitid(libc::P_PID, pid.cast_unsigned(), libc::WEXITED | libc::WNOHANG);
 }
 
+/// Whether a child has ended and can be reaped: not while another process traces it.
+pub(super) fn is_reapable(pid: i32) -> bool {
+    let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    let found = waitid(libc::P_PID, pid.cast_unsigned(), options);
+    // SAFETY: waitid filled in a SIGCHLD siginfo, or left the pid 0.
+    found.is_ok_and(|(info, _)| unsafe { info.si_pid() } == pid)
+}
+
 /// Waits for a child that is about to exit without having become a program.
 pub(super) fn discard(pid: i32) {
     let _ = waitid(libc::P_PID, pid.cast_unsigned(), libc::WEXITED);

@@ -153,7 +153,7 @@ impl Keeper {
         } else {
             self.spawn_confined(program, &launch.limits, &streams)?
         };
-        let mut held = Held::new(launch, begun, streams);
+        let mut held = Held::new(launch, begun, streams, self.unmap_written);
         if earlier.is_none() {
             self.come_after(&launch.id, &mut held.sink);
         }

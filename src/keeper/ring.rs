@@ -12,13 +12,15 @@ use std::sync::atomic::{Ordering, fence};
 
 use rustix::io::Errno;
 
-use crate::process::Overflow;
+use crate::process::{EXIT_ROOM, Overflow};
 use crate::transcript::Stream;
 use crate::transcript::ring::{FRAME_HEADER, Frame, MAX_PAYLOAD, Ring};
 
-/// Room beyond the limit of a blocking ring. What still lies in two full pipes when their
-/// process exits fits into it, so that an exit never waits for a reader.
-const EXIT_ROOM: u64 = 2 * super::output::BUSY_PIPE as u64 + (128 << 10);
+// What still lies in two full pipes when their process exits fits into the room beyond the limit of
+// a blocking ring, so that an exit never waits for a reader.
+const _: () = assert!(EXIT_ROOM > 2 * super::output::BUSY_PIPE as u64);
+/// The part of a ring that stays mapped where what was written is unmapped: 1 / this.
+const MAPPED_SHARE: u64 = 8;
 /// Rather than a shorter frame than this, a filler goes before the wrap.
 const WORTHWHILE: u64 = 4096;
 
@@ -41,6 +43,10 @@ pub(super) struct Writer {
     total: u64,
     offsets: [u64; 4],
     indexed: Option<u64>,
+    /// Most bytes that stay mapped; none: all do.
+    max_mapped: Option<u64>,
+    /// Where the head was when pages were last unmapped.
+    unmapped_at: u64,
 }
 
 /// Why nothing was appended.
@@ -55,11 +61,7 @@ pub(super) enum Unappended {
 impl Writer {
     /// A new ring of about `bytes`, whose first chunk will be `first_seq`.
     pub(super) fn create(bytes: u64, overflow: Overflow, first_seq: u64) -> io::Result<Writer> {
-        let capacity = match overflow {
-            Overflow::DropOldest => bytes,
-            Overflow::Block => bytes + EXIT_ROOM,
-        };
-        let (ring, fd) = Ring::create(capacity, first_seq)?;
+        let (ring, fd) = Ring::create(overflow.ring_bytes(bytes), first_seq)?;
         Ok(Writer {
             ring,
             fd: Rc::new(fd),
@@ -74,7 +76,15 @@ impl Writer {
             total: 0,
             offsets: [0; 4],
             indexed: None,
+            max_mapped: None,
+            unmapped_at: 0,
         })
+    }
+
+    /// From here on, unmaps again what was written. The bytes stay in memory, but count for this
+    /// process no more when the kernel looks for the largest one. Costs a page fault for each page.
+    pub(super) fn unmap_written(&mut self) {
+        self.max_mapped = Some(self.ring.capacity() / MAPPED_SHARE);
     }
 
     /// The descriptor for readers: it cannot be written through.
@@ -173,6 +183,10 @@ impl Writer {
         header.total_bytes.store(self.total, Ordering::Relaxed);
         header.last_time.store(time, Ordering::Relaxed);
         header.head.store(self.head, Ordering::Release);
+        if self.max_mapped.is_some_and(|most| self.head - self.unmapped_at >= most) {
+            self.unmapped_at = self.head;
+            self.ring.unmap_pages();
+        }
     }
 
     /// Moves the tail until `size` bytes fit behind the head.
@@ -270,6 +284,33 @@ mod tests {
         assert_eq!(figures.first_seq, kept.chunks[0].seq);
         assert_eq!(Some(figures.dropped_bytes), kept.gap.unwrap().dropped_bytes);
         assert_eq!((figures.next_seq, figures.total_bytes, figures.last_time), (103, 100_000, 7));
+    }
+
+    /// Bytes of shared memory that the page tables of this process refer to, in one mapping.
+    fn mapped(writer: &Writer) -> u64 {
+        let begin = format!("{:x}-", std::ptr::from_ref(writer.ring.header()).addr());
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let ours = maps.lines().skip_while(|line| !line.starts_with(&begin));
+        let rss = ours.filter_map(|line| line.strip_prefix("Rss:")).next().unwrap();
+        rss.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+    }
+
+    #[test]
+    fn what_was_written_is_unmapped_and_still_read() {
+        let mut writer = Writer::create(1 << 20, Overflow::DropOldest, 1).unwrap();
+        let piece = [b'x'; 4000];
+        let fill = |writer: &mut Writer| {
+            for _ in 0..500 {
+                append(writer, Stream::Stdout, &piece).unwrap();
+            }
+        };
+        fill(&mut writer);
+        assert!(mapped(&writer) >= 1 << 20);
+        writer.unmap_written();
+        fill(&mut writer);
+        assert!(mapped(&writer) < 1 << 18, "{}", mapped(&writer));
+        let batch = reader(&writer, 1).read(usize::MAX);
+        assert!(batch.chunks.len() > 200 && batch.chunks.iter().all(|chunk| *chunk.data == piece));
     }
 
     #[test]

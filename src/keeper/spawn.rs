@@ -13,7 +13,6 @@ mod clone;
 mod fence;
 
 use std::ffi::{CString, c_char};
-use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr;
@@ -21,6 +20,7 @@ use std::ptr;
 use rustix::io::{DupFlags, Errno};
 use rustix::process::{PidfdFlags, Resource, getpid, getrlimit, pidfd_open, setrlimit};
 
+use super::memory::OomScores;
 use crate::process::{Launch, Refused, User};
 use child::{Plan, Step};
 use fence::{Fence, Host};
@@ -46,8 +46,7 @@ pub(super) struct Spawner {
     host: Host,
     /// What the soft limit of descriptors was before the keeper raised its own.
     descriptors: (u64, u64),
-    /// The keeper's own adjustment differs from 0, which children get.
-    adjust_oom: bool,
+    oom_scores: OomScores,
 }
 
 /// A process that was just started.
@@ -68,7 +67,7 @@ pub(super) struct Ends<'a> {
 impl Spawner {
     /// Takes the slots and raises the limit of descriptors. Descriptors 0 to 2 are open, 0 is
     /// `/dev/null`, and nothing else is below those that are kept: so the slots are 3 to 5.
-    pub(super) fn new() -> io::Result<Spawner> {
+    pub(super) fn new(oom_scores: OomScores) -> io::Result<Spawner> {
         let null = || {
             rustix::fs::open(c"/dev/null", rustix::fs::OFlags::CLOEXEC, rustix::fs::Mode::empty())
         };
@@ -77,14 +76,13 @@ impl Spawner {
         let limit = getrlimit(Resource::Nofile);
         let (soft, hard) = (limit.current.unwrap_or(u64::MAX), limit.maximum.unwrap_or(u64::MAX));
         setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, ..limit })?;
-        let score = fs::read_to_string("/proc/self/oom_score_adj").unwrap_or_default();
         Ok(Spawner {
             stack: clone::Stack::new()?,
             slots,
             keeper,
             host: Host::default(),
             descriptors: (soft, hard),
-            adjust_oom: score.trim() != "0",
+            oom_scores,
         })
     }
 
@@ -163,13 +161,15 @@ impl Spawner {
         plan: &Plan<'_>,
         cgroup: Option<BorrowedFd<'_>>,
     ) -> Result<Child, Failure> {
+        let OomScores { process, server } = &self.oom_scores;
+        let scores = if plan.die_with_keeper { process } else { server };
         let order = child::Order {
             program,
             plan,
             keeper: self.keeper.as_raw_fd(),
             host: &self.host,
             descriptors: self.descriptors,
-            adjust_oom: self.adjust_oom,
+            oom_score: scores.as_deref(),
         };
         clone::start(&mut self.stack, cgroup, &order)
     }
@@ -223,11 +223,15 @@ impl Program {
         let Some(first) = launch.args.first().filter(|first| !first.is_empty()) else {
             return Err(invalid("no program".into()));
         };
-        // The cookie by which the keeper finds descendants again is the keeper's to set.
+        // The cookie by which the keeper finds descendants again is the keeper's to set. It comes
+        // first, then the file that names the state directory: of a large environment only the
+        // beginning is searched.
         let cookie = (COOKIE.to_vec(), launch.id.as_bytes().to_vec());
-        let given = launch.env.iter().filter(|(name, _)| name != COOKIE);
+        let is_output = |(name, _): &&(Vec<u8>, Vec<u8>)| name == OUTPUT;
+        let output = launch.env.iter().filter(is_output);
+        let given = launch.env.iter().filter(|pair| pair.0 != COOKIE && !is_output(pair));
         let mut env = Vec::with_capacity(launch.env.len() + 1);
-        for (name, value) in given.chain([&cookie]) {
+        for (name, value) in [&cookie].into_iter().chain(output).chain(given) {
             let shown = String::from_utf8_lossy(name);
             if name.is_empty() || name.contains(&b'=') {
                 return Err(invalid(format!("the variable name {shown:?} is empty or has an '='")));
@@ -330,6 +334,16 @@ mod tests {
         let paths = |program: &[u8]| candidates(program, b"/a::/b");
         assert_eq!(paths(b"x"), [c"/a/x".to_owned(), c"./x".to_owned(), c"/b/x".to_owned()]);
         assert_eq!(paths(b"./x"), [c"./x".to_owned()]);
+    }
+
+    #[test]
+    fn variables_that_are_searched_for_come_first() {
+        let mut launch = Launch::new("a", ["x"]);
+        let names = ["A", "PROCYARD_ID", "PROCYARD_OUTPUT", "Z"];
+        launch.env = names.map(|name| (name.into(), b"1".to_vec())).into();
+        let program = Program::new(&launch).unwrap();
+        let expected = [c"PROCYARD_ID=a", c"PROCYARD_OUTPUT=1", c"A=1", c"Z=1"];
+        assert_eq!(program.env.strings, expected.map(ToOwned::to_owned));
     }
 
     #[test]

@@ -8,18 +8,34 @@
 //! An orphan is the keeper's child, so its pid stays its own until the keeper reaps it, and
 //! what was found out about it can be kept under its pid.
 
-use std::collections::{BTreeSet, HashMap};
+mod unkillable;
+mod walk;
+
+use std::collections::HashMap;
 use std::fs::{self, File};
+use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+use std::time::Instant;
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::spawn::COOKIE;
 use crate::process::Descendant;
 
+pub(super) use unkillable::held_zombie;
+pub use unkillable::signal_leftovers;
+pub(super) use walk::{Group, LeafMembers, Walk};
+
 /// Ticks of a second in what the kernel tells of used time, whatever it counts with itself.
 const TICKS: u64 = 100;
+
+/// Most bytes of an environment that are searched for the keeper's variables, which come first in
+/// the environment of every process that the keeper starts.
+const MAX_ENVIRON_SEARCHED: u64 = 128 << 10;
+
+/// Longest id that is remembered of an orphan: longer than any that a process can have.
+const MAX_ID_REMEMBERED: usize = 1024;
 
 /// Finds descendants.
 pub(super) struct Forest {
@@ -28,7 +44,46 @@ pub(super) struct Forest {
     /// `/proc` is searched for children.
     list: Option<File>,
     /// The keeper's adopted children, and whose they are.
-    orphans: HashMap<i32, Option<u64>>,
+    orphans: HashMap<i32, Orphan>,
+    /// Processes that were found below one that is being killed, by pid: start time and owner. An
+    /// orphan among them is that owner's, whatever its environment says.
+    seen: HashMap<i32, (u64, u64)>,
+}
+
+/// A child that the keeper has adopted.
+struct Orphan {
+    start: u64,
+    /// The process whose descendant it is, if that was found out.
+    owner: Option<u64>,
+    /// What its environment says. It is searched once: an exec brings another.
+    searched: Option<Searched>,
+}
+
+/// An environment that was searched for the cookie.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Searched {
+    environ: Environ,
+    /// The id that it names; the process with that id may be started later.
+    id: Option<Box<str>>,
+}
+
+/// Where the environment of a process lies in its memory; zeros: it has none yet, in the middle of
+/// an exec, or it is not the keeper's to read.
+type Environ = (u64, u64);
+
+/// A pass over the keeper's children that places orphans, in slices.
+pub(super) struct Pass {
+    children: Vec<i32>,
+    which: Which,
+}
+
+/// The orphans that a pass places.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Which {
+    /// Those that came since the last pass.
+    New,
+    /// Those whose owner is not known, too.
+    Unplaced,
 }
 
 /// What the keeper knows of the processes it started.
@@ -42,6 +97,8 @@ pub(super) trait Known {
     fn led_by(&self, leader: i32) -> Option<u64>;
     /// The process with this id.
     fn named(&self, id: &str) -> Option<u64>;
+    /// The keeper holds this process.
+    fn holds(&self, key: u64) -> bool;
 }
 
 /// A living member of a tree.
@@ -64,6 +121,16 @@ impl Member {
         belongs().then(|| Member::new(pid, stat))
     }
 
+    /// Whether both are the same process; the pid alone may be another's by now.
+    pub(super) fn is_same(&self, other: &Member) -> bool {
+        self.identity() == other.identity()
+    }
+
+    /// The pid and the start time, which no other process has.
+    pub(super) fn identity(&self) -> (i32, u64) {
+        (self.pid, self.start)
+    }
+
     pub(super) fn describe(&self) -> Descendant {
         Descendant { pid: self.pid.cast_unsigned(), command: self.command.clone() }
     }
@@ -72,28 +139,78 @@ impl Member {
 impl Forest {
     pub(super) fn new(keeper: i32) -> Forest {
         let list = File::open(format!("/proc/{keeper}/task/{keeper}/children")).ok();
-        Forest { keeper, list, orphans: HashMap::new() }
+        Forest { keeper, list, orphans: HashMap::new(), seen: HashMap::new() }
     }
 
-    /// Looks for orphans that came since; `again`: also at those that could not be placed, since
-    /// a process in the middle of an exec shows no environment.
-    pub(super) fn refresh(&mut self, known: &impl Known, again: bool) {
-        let children = self.children(self.keeper);
-        if !again && children.len() == known.own() + self.orphans.len() {
-            // All are known: nobody leaves this list but by being reaped here.
-            return;
-        }
-        for pid in children {
-            let placed = self.orphans.get(&pid);
-            if known.is_own(pid) || placed.is_some_and(|owner| owner.is_some() || !again) {
+    /// All children of the keeper are known: each leaves their list only by being reaped here.
+    pub(super) fn knows_all(&self, known: &impl Known) -> bool {
+        self.children(self.keeper).len() == known.own() + self.orphans.len()
+    }
+
+    pub(super) fn begin_pass(&self, which: Which) -> Pass {
+        Pass { children: self.children(self.keeper), which }
+    }
+
+    /// Places orphans until the time is up. True: the pass is done.
+    pub(super) fn advance(
+        &mut self,
+        pass: &mut Pass,
+        known: &impl Known,
+        until: Option<Instant>,
+    ) -> bool {
+        while let Some(pid) = pass.children.pop() {
+            let again = pass.which == Which::Unplaced;
+            let done = |orphan: &Orphan| orphan.owner.is_some() || !again;
+            if known.is_own(pid) || self.orphans.get(&pid).is_some_and(done) {
                 continue;
             }
-            let Some(stat) = Stat::read(pid) else { continue };
-            // A session cannot be joined from outside; an environment can say anything.
-            let led = known.led_by(stat.session).or_else(|| known.led_by(stat.group));
-            let owner = led.or_else(|| known.named(&cookie(pid)?));
-            self.orphans.insert(pid, owner);
+            self.place(pid, known);
+            if until.is_some_and(|until| Instant::now() >= until) {
+                return pass.children.is_empty();
+            }
         }
+        true
+    }
+
+    /// Finds out whose an orphan is.
+    fn place(&mut self, pid: i32, known: &impl Known) {
+        // Listed a while ago, it may have been reaped, and its pid may be a stranger's by now.
+        let stat = Stat::read(pid).filter(|stat| stat.parent == self.keeper);
+        let Some(stat) = stat else { return };
+        let seen = self.seen.get(&pid).filter(|(start, _)| *start == stat.start);
+        let seen = seen.map(|(_, key)| *key).filter(|key| known.holds(*key));
+        // A session cannot be joined from outside; an environment can say anything.
+        let led = known.led_by(stat.session).or_else(|| known.led_by(stat.group));
+        let mut orphan = Orphan { start: stat.start, owner: led.or(seen), searched: None };
+        if orphan.owner.is_none() {
+            let before = self.orphans.remove(&pid).and_then(|orphan| orphan.searched);
+            let same = before.filter(|searched| searched.environ == stat.environ);
+            orphan.searched = same.or_else(|| search(pid, stat.environ));
+            let id = orphan.searched.as_ref().and_then(|searched| searched.id.as_deref());
+            orphan.owner = id.and_then(|id| known.named(id));
+        }
+        self.orphans.insert(pid, orphan);
+    }
+
+    /// Places all orphans at once.
+    pub(super) fn refresh(&mut self, known: &impl Known) {
+        let mut pass = self.begin_pass(Which::Unplaced);
+        self.advance(&mut pass, known, None);
+    }
+
+    /// Remembers whose these processes are, should they become orphans.
+    pub(super) fn remember(&mut self, key: u64, members: &[Member]) {
+        self.seen.extend(members.iter().map(|member| (member.pid, (member.start, key))));
+    }
+
+    /// Nothing is being killed any more.
+    pub(super) fn forget_seen(&mut self) {
+        self.seen = HashMap::new();
+    }
+
+    /// This process is an orphan that was not reaped yet.
+    pub(super) fn is_orphan(&self, pid: i32, start: u64) -> bool {
+        self.orphans.get(&pid).is_some_and(|orphan| orphan.start == start)
     }
 
     /// An orphan was reaped.
@@ -103,8 +220,8 @@ impl Forest {
 
     /// The orphans of one process belong to another from now on.
     pub(super) fn inherit(&mut self, from: u64, to: u64) {
-        for owner in self.orphans.values_mut().filter(|owner| **owner == Some(from)) {
-            *owner = Some(to);
+        for orphan in self.orphans.values_mut().filter(|orphan| orphan.owner == Some(from)) {
+            orphan.owner = Some(to);
         }
     }
 
@@ -113,41 +230,23 @@ impl Forest {
         self.orphans.is_empty()
     }
 
-    /// It is known of every orphan whose it is.
-    pub(super) fn all_placed(&self) -> bool {
-        self.orphans.values().all(Option::is_some)
+    /// Of every orphan it is known whose it is, or that its environment does not say so.
+    pub(super) fn all_judged(&self) -> bool {
+        let judged = |orphan: &Orphan| orphan.owner.is_some() || orphan.searched.is_some();
+        self.orphans.values().all(judged)
     }
 
     /// The orphans that belong to a process.
     pub(super) fn roots(&self, key: u64) -> Vec<i32> {
-        self.orphans.iter().filter(|(_, owner)| **owner == Some(key)).map(|(pid, _)| *pid).collect()
-    }
-
-    /// The groups of these orphans.
-    pub(super) fn groups(&self, key: u64) -> BTreeSet<i32> {
-        let stats = self.roots(key).into_iter().filter_map(Stat::read);
-        stats.map(|stat| stat.group).filter(|group| *group != self.keeper).collect()
+        let owned = self.orphans.iter().filter(|(_, orphan)| orphan.owner == Some(key));
+        owned.map(|(pid, _)| *pid).collect()
     }
 
     /// Every orphan, whosever it is.
     pub(super) fn everyone(&self) -> Vec<Member> {
-        self.below(self.orphans.keys().copied().collect())
-    }
-
-    /// These children of the keeper and all that live below them.
-    pub(super) fn below(&self, roots: Vec<i32>) -> Vec<Member> {
-        let mut members: Vec<Member> = Vec::new();
-        let mut to_visit: Vec<(i32, i32)> =
-            roots.into_iter().map(|pid| (pid, self.keeper)).collect();
-        while let Some((pid, parent)) = to_visit.pop() {
-            // Listed a moment ago, it may have ended, and its pid may be a stranger's by now.
-            let Some(stat) = Stat::read(pid).filter(|stat| stat.parent == parent) else { continue };
-            to_visit.extend(self.children(pid).into_iter().map(|child| (child, pid)));
-            if stat.alive {
-                members.push(Member::new(pid, stat));
-            }
-        }
-        members
+        let mut walk = self.walk(self.orphans.keys().copied().collect(), None);
+        self.advance_walk(&mut walk, None, None);
+        walk.members
     }
 
     fn children(&self, parent: i32) -> Vec<i32> {
@@ -185,32 +284,37 @@ pub(super) fn pids(list: &[u8]) -> Vec<i32> {
 
 /// Sends a signal to a member, if it still is who it was when it was found.
 pub(super) fn signal(member: &Member, signal: i32) -> bool {
-    let Some(pid) = Pid::from_raw(member.pid).filter(|_| member.pid > 1) else { return false };
-    let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
+    try_signal(member, signal).is_ok()
+}
+
+fn try_signal(member: &Member, signal: i32) -> io::Result<()> {
+    let gone = || io::Error::from_raw_os_error(libc::ESRCH);
+    let pid = Pid::from_raw(member.pid).filter(|_| member.pid > 1).ok_or_else(gone)?;
+    let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
     // The descriptor pins whoever has the pid now; only then is it known to be the same one.
     let same = Stat::read(member.pid).is_some_and(|stat| stat.start == member.start);
-    same && send(&pidfd, signal).is_ok()
+    if same { send(&pidfd, signal) } else { Err(gone()) }
 }
 
 /// Sends a signal to a group that someone unreaped belongs to, so that it cannot be another's.
-pub(super) fn signal_group(group: i32, signal: i32) -> std::io::Result<()> {
+pub(super) fn signal_group(group: i32, signal: i32) -> io::Result<()> {
     if group <= 1 {
-        return Err(std::io::ErrorKind::InvalidInput.into());
+        return Err(io::ErrorKind::InvalidInput.into());
     }
     // SAFETY: sends a signal; touches no memory.
     match unsafe { libc::kill(-group, signal) } {
         0 => Ok(()),
-        _ => Err(std::io::Error::last_os_error()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
 /// Sends a signal through a pidfd.
-pub(super) fn send(pidfd: &impl AsRawFd, signal: i32) -> std::io::Result<()> {
+pub(super) fn send(pidfd: &impl AsRawFd, signal: i32) -> io::Result<()> {
     let (fd, none) = (pidfd.as_raw_fd(), std::ptr::null::<libc::siginfo_t>());
     // SAFETY: no pointer is passed but null, which asks for an ordinary siginfo.
     match unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, signal, none, 0) } {
         0 => Ok(()),
-        _ => Err(std::io::Error::last_os_error()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
@@ -220,18 +324,40 @@ pub(super) fn numbers(directory: &str) -> impl Iterator<Item = i32> + use<> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// The value of `PROCYARD_ID` in the environment that a process began with.
-pub(super) fn cookie(pid: i32) -> Option<String> {
-    let value = variable(pid, COOKIE)?;
-    Some(String::from_utf8_lossy(&value).into_owned())
+/// The beginning of the environment that a process began with.
+#[derive(Debug, Default)]
+pub(super) struct Environment(Vec<u8>);
+
+impl Environment {
+    /// Empty if it cannot be read.
+    pub(super) fn read(pid: i32) -> Environment {
+        Environment::try_read(pid).unwrap_or_default()
+    }
+
+    fn try_read(pid: i32) -> io::Result<Environment> {
+        let mut content = Vec::new();
+        let file = File::open(format!("/proc/{pid}/environ"))?;
+        file.take(MAX_ENVIRON_SEARCHED).read_to_end(&mut content)?;
+        Ok(Environment(content))
+    }
+
+    /// The value of a variable.
+    pub(super) fn value(&self, name: &[u8]) -> Option<&[u8]> {
+        let mut entries = self.0.split(|byte| *byte == 0);
+        entries.find_map(|entry| entry.strip_prefix(name)?.strip_prefix(b"="))
+    }
 }
 
-/// The value of a variable in the environment that a process began with.
-pub(super) fn variable(pid: i32, name: &[u8]) -> Option<Vec<u8>> {
-    let environ = fs::read(format!("/proc/{pid}/environ")).ok()?;
-    let mut entries = environ.split(|byte| *byte == 0);
-    let value = entries.find_map(|entry| entry.strip_prefix(name)?.strip_prefix(b"="))?;
-    Some(value.to_vec())
+/// Searches the environment of an orphan for the cookie. None: it is in the middle of an exec, and
+/// has none for a moment.
+fn search(pid: i32, environ: Environ) -> Option<Searched> {
+    let read = Environment::try_read(pid);
+    let denied = read.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
+    let content = read.unwrap_or_default();
+    let is_there = environ.1 != 0 && (!content.0.is_empty() || environ.0 == environ.1);
+    let id = content.value(COOKIE).filter(|id| id.len() <= MAX_ID_REMEMBERED);
+    let id = id.map(|id| String::from_utf8_lossy(id).into());
+    (is_there || denied).then_some(Searched { environ, id })
 }
 
 /// The parent of a process.
@@ -257,6 +383,7 @@ struct Stat {
     /// User and system time, of which a second has [`TICKS`].
     ticks: u64,
     start: u64,
+    environ: Environ,
 }
 
 impl Stat {
@@ -284,29 +411,12 @@ impl Stat {
                 .into_iter()
                 .sum::<Option<_>>()?,
             start: fields.get(19)?.parse().ok()?,
+            environ: [47, 48]
+                .map(|n| fields.get(n).and_then(|at| at.parse().ok()).unwrap_or(0))
+                .into(),
         })
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_command_with_parentheses_and_spaces_is_read_right() {
-        let line = "42 (a) b (c) R 1 2 3 0 -1 4194304 0 0 0 0 7 8 99 99 20 0 1 0 12345 0 0";
-        let stat = Stat::parse(line).unwrap();
-        assert_eq!((stat.command.as_str(), stat.alive), ("a) b (c", true));
-        assert_eq!(stat.ticks, 7 + 8, "of itself alone");
-        assert_eq!((stat.parent, stat.group, stat.session, stat.start), (1, 2, 3, 12345));
-    }
-
-    #[test]
-    fn a_pid_that_is_another_s_now_is_not_signalled() {
-        let me = std::process::id().cast_signed();
-        let impostor = Member { pid: me, start: 1, command: String::new() };
-        assert!(!signal(&impostor, libc::SIGKILL));
-        assert!(!signal(&Member { pid: 1, ..impostor.clone() }, 0));
-        assert!(!signal(&Member { pid: 0, ..impostor }, 0));
-    }
-}
+mod tests;

@@ -15,12 +15,12 @@ use super::ending;
 use super::held::Table;
 use super::kill::Kill;
 use super::link::Link;
-use super::output::Pumped;
+use super::output::{Pause, Pumped};
 use super::poller::{EventFlags, Poller, Token};
 use super::requests::Start;
 use super::server::Source;
 use super::spawn::Spawner;
-use super::tree::Forest;
+use super::tree::{Forest, Pass};
 use super::upgrade::Upgrade;
 use crate::process::{KillDomain, Parts};
 use crate::protocol::{pb, socket};
@@ -47,6 +47,8 @@ pub(super) struct Keeper {
     pub(super) cgroups: Option<Cgroups>,
     /// Which parts of a sandbox can be had.
     pub(super) sandbox: Parts,
+    /// Rings unmap what was written: the keeper's memory is limited and its OOM score is not low.
+    pub(super) unmap_written: bool,
     pub(super) held: Table,
     pub(super) link: Option<Link>,
     pub(super) source: Source,
@@ -55,6 +57,10 @@ pub(super) struct Keeper {
     pub(super) starts: VecDeque<Start>,
     pub(super) busy: Vec<Start>,
     pub(super) kills: Vec<Kill>,
+    /// The look at what is being killed that is under way.
+    pub(super) look: Option<Pass>,
+    /// The pass over orphans that the end of a process waits for, and its pid.
+    pub(super) exit_pass: Option<(i32, Pass)>,
     /// Processes with an output that found no ring.
     pub(super) stalled: Vec<u64>,
     /// When the busy and the stalled are to be tried again.
@@ -112,7 +118,8 @@ impl Keeper {
         let now = Instant::now();
         let server = self.server_due(now);
         let retry = self.retry_at.map(|at| at.saturating_duration_since(now));
-        let kill = (!self.kills.is_empty()).then_some(KILL_TICK);
+        let kill_due = if self.is_looking() { Duration::ZERO } else { KILL_TICK };
+        let kill = (!self.kills.is_empty()).then_some(kill_due);
         let stop = self.stop.as_ref().map(|stop| stop.due(now));
         let bulk =
             self.held.bulk_news_due().filter(|_| self.link.as_ref().is_some_and(Link::has_ear));
@@ -163,10 +170,10 @@ impl Keeper {
             Pumped::Empty if bulk > 0 => return self.held.has_bulk_news(key),
             Pumped::Empty => return,
             Pumped::Bytes(_) | Pumped::Ended => {}
-            Pumped::NoRoom => self.pause(key, output, false),
+            Pumped::NoRoom => self.pause(key, output, Pause::RingFull),
             Pumped::Trouble(error) => {
                 tracing::debug!(process = &*held.id, %error, "what it prints waits");
-                self.pause(key, output, true);
+                self.pause(key, output, Pause::ResourceExhausted);
             }
         }
         self.held.has_news(key);
@@ -174,14 +181,14 @@ impl Keeper {
 
     /// Stops watching an output: until chunks are acknowledged, or, if the machine is in
     /// trouble, for a while.
-    fn pause(&mut self, key: u64, output: usize, trouble: bool) {
-        if trouble {
+    fn pause(&mut self, key: u64, output: usize, why: Pause) {
+        if why == Pause::ResourceExhausted {
             self.stalled.push(key);
             self.retry_soon();
         }
         let Some(held) = self.held.get_mut(key) else { return };
         if let Some(output) = &mut held.outputs[output] {
-            output.paused = true;
+            output.paused = Some(why);
             self.poller.remove(&output.fd);
         }
     }
@@ -189,15 +196,19 @@ impl Keeper {
     /// Watches the outputs of a process again.
     pub(super) fn resume(&mut self, key: u64) {
         let Some(held) = self.held.get_mut(key) else { return };
-        let mut stalled = false;
+        let (mut stalled, mut resumed) = (false, false);
         for (n, output) in held.outputs.iter_mut().enumerate() {
             if let Some(output) = output
-                && std::mem::take(&mut output.paused)
+                && output.paused.take().is_some()
             {
                 let added = self.poller.add(&output.fd, Token::Output(key, n), EventFlags::IN);
-                output.paused = added.is_err();
-                stalled |= output.paused;
+                output.paused = added.is_err().then_some(Pause::ResourceExhausted);
+                stalled |= output.paused.is_some();
+                resumed = true;
             }
+        }
+        if resumed {
+            self.held.has_news(key);
         }
         if stalled {
             self.stalled.push(key);

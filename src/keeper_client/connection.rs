@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::growth::{Counted, Growth};
 use super::{Adopted, Output, Progress, Report, Spawned, Welcome, Written};
 use crate::failpoint::{self, Point};
-use crate::process::{Descendant, InputState, Refused};
+use crate::process::{InputState, Refused, TreeSignal};
 use crate::protocol::{self, decode, encode, pb, socket};
 use crate::transcript::Ring;
 use pb::from_keeper::Body;
@@ -40,7 +40,7 @@ pub(super) enum Answered {
     Adopted(Vec<Adopted>),
     Spawned(Spawned),
     Written(Written),
-    Killed(Vec<Descendant>),
+    Killed(TreeSignal),
     Done,
 }
 
@@ -259,9 +259,7 @@ impl Connection {
                 }
                 Ok(Answered::Written(Written { input, added }))
             }
-            Some(Answer::Killed(pb::Killed { members })) => {
-                Ok(Answered::Killed(members.into_iter().map(Into::into).collect()))
-            }
+            Some(Answer::Killed(killed)) => killed.try_into().map(Answered::Killed),
             Some(Answer::Done(pb::Done {})) => {
                 if let Then::Releases(key) = pending.then {
                     self.outputs.remove(&key);
@@ -290,7 +288,7 @@ impl Connection {
     }
 
     fn report(&mut self, report: pb::Report) -> io::Result<()> {
-        let pb::Report { key, held, ring, next_seq, input, exit, drained } = report;
+        let pb::Report { key, held, ring, next_seq, input, exit, drained, awaits_reader } = report;
         let ring = if ring { Some(self.next_ring()?) } else { None };
         let exit =
             exit.map(crate::process::Exit::try_from).transpose().map_err(io::Error::other)?;
@@ -306,6 +304,7 @@ impl Connection {
                     progress.status = Some(exit.status);
                 }
                 progress.drained = drained;
+                progress.awaits_reader = awaits_reader;
             });
             if held.is_some() && known.counted.is_none() {
                 // An earlier server has counted it.

@@ -23,14 +23,16 @@ pub struct Progress {
     pub status: Option<Status>,
     /// Nothing can write to its outputs any more.
     pub drained: bool,
+    /// Its output is not read until chunks are acknowledged.
+    pub awaits_reader: bool,
 }
 
 impl std::fmt::Debug for Progress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Progress { ring, next_seq, input, final_seq, status, drained } = self;
+        let Progress { ring, next_seq, input, final_seq, status, drained, awaits_reader } = self;
         write!(f, "Progress {{ ring: {}, next_seq: {next_seq}, ", ring.is_some())?;
         write!(f, "input: {input:?}, final_seq: {final_seq:?}, ")?;
-        write!(f, "status: {status:?}, drained: {drained} }}")
+        write!(f, "status: {status:?}, drained: {drained}, awaits_reader: {awaits_reader} }}")
     }
 }
 

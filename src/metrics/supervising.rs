@@ -24,7 +24,7 @@ const KINDS: [(Kind, &str); 8] = [
 ];
 
 /// Each way to end, with what it means.
-const ENDS: [(Outcome, &str, Cause, &str); 11] = [
+const ENDS: [(Outcome, &str, Cause, &str); 12] = [
     (Outcome::Succeeded, "succeeded", Cause::Exited, "exited"),
     (Outcome::Failed, "failed", Cause::Exited, "exited"),
     (Outcome::Failed, "failed", Cause::Signaled, "signaled"),
@@ -36,6 +36,7 @@ const ENDS: [(Outcome, &str, Cause, &str); 11] = [
     (Outcome::Canceled, "canceled", Cause::CanceledInQueue, "canceled_in_queue"),
     (Outcome::Canceled, "canceled", Cause::Shutdown, "shutdown"),
     (Outcome::Failed, "failed", Cause::Lost, "lost"),
+    (Outcome::Failed, "failed", Cause::GaveUp, "gave_up"),
 ];
 
 /// The supervisor's counters. Cheap to clone: every clone counts the same.

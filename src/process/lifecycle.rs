@@ -17,7 +17,9 @@
 //! Owns the order of things: what may follow what, which signal goes out when, and why a process
 //! ended. Knows no clock, no keeper and no store: time comes as an argument, and what is to be
 //! done is returned. A process that is being stopped is over when its whole tree is gone; one
-//! that exits by itself is over at once, whoever of its descendants lives on.
+//! that exits by itself is over at once, whether or not descendants live on. Descendants that
+//! SIGKILL does not end do not delay the end of their leader, which names them; a leader that
+//! SIGKILL does not end stays in `Stopping`, and SIGKILL is repeated.
 //!
 //! The answers to signals and the news of the exit come by different ways and in any order, so
 //! nothing here relies on one.
@@ -29,7 +31,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Cause, Descendant, Exit, Status, Stop};
+use super::{Cause, Descendant, Exit, Status, Stop, TreeSignal, Unkillable};
 pub use stopping::Stopping;
 
 /// A moment on the monotonic clock, in nanoseconds: the same for all processes of one boot.
@@ -117,12 +119,12 @@ pub enum Happening {
     },
     /// It is to end.
     Stop(Order),
-    /// The keeper has sent a signal to the tree. After SIGKILL: nobody is left.
+    /// The keeper has sent a signal to the tree, and answered what it came to.
     Signalled {
         /// Which.
         signal: i32,
-        /// Whom it reached.
-        members: Vec<Descendant>,
+        /// After SIGKILL without any unkillable process: the tree is gone.
+        outcome: TreeSignal,
     },
     /// The keeper has looked who is there.
     Seen {
@@ -180,6 +182,8 @@ pub struct Consequence {
     pub ended: Option<Ended>,
     /// It is to be started.
     pub start: bool,
+    /// SIGKILL has not ended its leader: callers that wait for the end get their answer now.
+    pub kill_failed: bool,
 }
 
 /// How a life ended. It may be told to go on after a pause: see [`Life::pause`].
@@ -191,6 +195,8 @@ pub struct Ended {
     pub exit: Option<Exit>,
     /// Whom the signals of its end reached.
     pub reached: Vec<Descendant>,
+    /// The descendants that SIGKILL has not ended: they run on.
+    pub unkillable: Vec<Unkillable>,
     /// More to be said of it; may be empty.
     pub detail: String,
     /// Somebody wanted it to be over: it is not started again.
@@ -201,7 +207,8 @@ impl Ended {
     /// An end of which the kernel told nothing.
     pub fn without_exit(cause: Cause) -> Ended {
         let (exit, reached, detail) = (None, Vec::new(), String::new());
-        Ended { cause, exit, reached, detail, for_good: cause.is_wanted() }
+        let (unkillable, for_good) = (Vec::new(), cause.is_wanted());
+        Ended { cause, exit, reached, unkillable, detail, for_good }
     }
 }
 
@@ -237,6 +244,27 @@ impl Life {
         }
     }
 
+    /// The processes that SIGKILL has not ended, while it is being ended.
+    pub fn unkillable(&self) -> &[Unkillable] {
+        match self {
+            Life::Stopping(stopping) => &stopping.unkillable,
+            _ => &[],
+        }
+    }
+
+    /// The processes that a signal reached, while it is being ended.
+    pub fn reached(&self) -> &[Descendant] {
+        match self {
+            Life::Stopping(stopping) => &stopping.reached,
+            _ => &[],
+        }
+    }
+
+    /// SIGKILL has not ended its leader.
+    pub fn has_unkillable_leader(&self) -> bool {
+        matches!(self, Life::Stopping(stopping) if stopping.leader_remains)
+    }
+
     /// When time itself will be something that happens.
     pub fn wake_at(&self) -> Option<Moment> {
         match self {
@@ -246,8 +274,7 @@ impl Life {
             }
             Life::Backoff { until } => Some(*until),
             Life::Stopping(stopping) => {
-                let kill_at = (!stopping.killing).then_some(stopping.kill_at);
-                [kill_at, stopping.look_at].into_iter().flatten().min()
+                [stopping.kill_due(), stopping.look_at].into_iter().flatten().min()
             }
         }
     }
@@ -262,9 +289,10 @@ impl Life {
             Happening::StartFailed { detail } => self.start_failed(detail, &mut then),
             Happening::Stop(order) => self.stop(order, now, &mut then),
             Happening::Tick { stop } => self.tick(stop, now, &mut then),
-            Happening::Signalled { signal, members } => {
+            Happening::Signalled { signal, outcome } => {
                 if let Life::Stopping(stopping) = self {
-                    stopping.signalled(signal, members);
+                    stopping.signalled(signal, outcome, now);
+                    then.kill_failed = signal == super::signal::KILL && stopping.leader_remains;
                 }
             }
             Happening::Seen { members } => {
@@ -372,21 +400,22 @@ impl Life {
         }
     }
 
-    /// A process that is being stopped is over when it has exited, everyone is gone, and the
-    /// keeper has told whom it reached.
+    /// A process that is being stopped is over when it has exited, the keeper has answered every
+    /// request, and its tree is gone but for descendants that SIGKILL has not ended.
     fn finish(&mut self, then: &mut Consequence) {
         let Life::Stopping(stopping) = self else { return };
-        if !stopping.gone || stopping.unanswered > 0 {
+        if !stopping.is_settled() || stopping.unanswered > 0 {
             return;
         }
         let Some(mut exit) = stopping.exit.take() else { return };
-        // They lived on for a while only.
-        exit.lingering = Vec::new();
+        let unkillable = std::mem::take(&mut stopping.unkillable);
+        // All others lived on for a while only.
+        exit.lingering = unkillable.iter().map(|one| one.process.clone()).collect();
         let (cause, for_good) = (stopping.why, stopping.for_good);
         let reached = std::mem::take(&mut stopping.reached);
         *self = Life::Exited;
         let ended = Ended::without_exit(cause);
-        then.ended = Some(Ended { exit: Some(exit), reached, for_good, ..ended });
+        then.ended = Some(Ended { exit: Some(*exit), reached, unkillable, for_good, ..ended });
     }
 }
 

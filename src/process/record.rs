@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::lifecycle::Ending;
 use super::restart::Restarts;
-use super::{Exit, Moment, Size, Spec, Status, signal};
+use super::{Exit, Moment, Size, Spec, Status, Unkillable, signal};
 use crate::transcript::Figures;
 
 /// Largest structured output that an event repeats.
@@ -48,6 +48,9 @@ pub struct Record {
     pub restarts: Restarts,
     /// When it was accepted, nanoseconds since 1970.
     pub create_time: u64,
+    /// The processes of its tree that the last SIGKILL has not ended.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unkillable: Vec<Unkillable>,
     /// Where it is in its life.
     pub phase: Phase,
 }
@@ -206,6 +209,8 @@ pub enum Cause {
     Shutdown,
     /// It was running when the supervisor itself was ended.
     Lost,
+    /// A service ended once more than its restart policy allows.
+    GaveUp,
 }
 
 /// What an end means.
@@ -334,10 +339,22 @@ impl End {
                 | Cause::OutOfMemory
                 | Cause::ReadinessFailed
                 | Cause::StartFailed
-                | Cause::Lost,
+                | Cause::Lost
+                | Cause::GaveUp,
                 _,
             ) => Outcome::Failed,
         }
+    }
+
+    /// Makes it an end after which its policy would have started it again.
+    pub fn give_up(&mut self, why: &str) {
+        let colon = match self.cause {
+            Cause::Exited | Cause::Signaled => "",
+            // Its message begins with the cause.
+            _ => ":",
+        };
+        self.detail = format!("{why}; the last launch{colon} {}", self.message());
+        self.cause = Cause::GaveUp;
     }
 
     /// From start to exit.
@@ -349,6 +366,8 @@ impl End {
     /// The same for people, as "killed on request: ended by SIGTERM".
     pub fn message(&self) -> String {
         let why = match self.cause {
+            // Its detail is the whole message.
+            Cause::GaveUp => return self.detail.clone(),
             Cause::Exited | Cause::Signaled => None,
             Cause::Killed => Some("killed on request"),
             Cause::TimedOut => Some("its time was over"),
@@ -403,6 +422,7 @@ pub(crate) mod tests {
             archive: None,
             restarts,
             create_time: 1,
+            unkillable: Vec::new(),
             phase,
         }
     }
@@ -456,5 +476,14 @@ pub(crate) mod tests {
         assert_eq!(killed.message(), "killed on request: ended by SIGTERM");
         assert_eq!(ended(Cause::TimedOut, Some(Status::Code(0))).outcome(), Outcome::TimedOut);
         assert_eq!(ended(Cause::Lost, None).outcome(), Outcome::Failed);
+        let mut given_up = ended(Cause::ReadinessFailed, Some(Status::Code(0)));
+        given_up.give_up("gave up after 2 restarts");
+        assert_eq!((given_up.cause, given_up.outcome()), (Cause::GaveUp, Outcome::Failed));
+        let message = "gave up after 2 restarts; the last launch: not ready: exited with code 0";
+        assert_eq!(given_up.message(), message);
+        let mut given_up = exited(7);
+        given_up.give_up("gave up after 1 restart");
+        let message = "gave up after 1 restart; the last launch exited with code 7";
+        assert_eq!(given_up.message(), message);
     }
 }

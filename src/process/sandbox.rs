@@ -15,7 +15,7 @@ pub struct Sandbox {
     pub own_mounts: bool,
     /// A network namespace, with loopback.
     pub own_network: bool,
-    /// It never gains privileges. Needed by all `files` but [`Files::Unrestricted`].
+    /// It never gains privileges. Part of every sandbox that [is closed](Sandbox::is_closed).
     pub no_new_privileges: bool,
 }
 
@@ -56,6 +56,13 @@ impl Sandbox {
             ("own_network", *own_network && !parts.own_network),
         ];
         missing.into_iter().filter_map(|(field, missing)| missing.then_some(field)).collect()
+    }
+
+    /// Whether it keeps a process from reaching something, and not only from gaining privileges.
+    pub fn is_closed(&self) -> bool {
+        let Sandbox { files, writable: _, own_pids, own_mounts, own_network, no_new_privileges: _ } =
+            self;
+        *files != Files::Unrestricted || *own_pids || *own_mounts || *own_network
     }
 
     /// Whether it has mounts or a network that commands beside it are to share.

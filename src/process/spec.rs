@@ -247,6 +247,18 @@ pub struct Restart {
     pub backoff_min: Duration,
     /// Longest pause.
     pub backoff_max: Duration,
+    /// How many starts in how short a time are too many; none: it is never given up for that.
+    #[serde(default)]
+    pub give_up: Option<GiveUp>,
+}
+
+/// When a service that fails again and again is not started any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GiveUp {
+    /// So many starts are too many.
+    pub starts: u32,
+    /// If they lie within such a span.
+    pub within: Duration,
 }
 
 /// When a service is started again.
@@ -267,6 +279,7 @@ impl Default for Restart {
             most: None,
             backoff_min: Duration::from_millis(100),
             backoff_max: Duration::from_secs(60),
+            give_up: None,
         }
     }
 }

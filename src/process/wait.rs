@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use regex::bytes::Regex;
+use crate::transcript::OutputRegex;
 
 /// What is waited for. The end of the process always wakes, and so does the timeout.
 #[derive(Clone, Debug)]
@@ -13,6 +13,16 @@ pub struct WaitFor {
     pub timeout: Option<Duration>,
 }
 
+impl WaitFor {
+    /// Bytes that its regex takes.
+    pub fn compiled_bytes(&self) -> usize {
+        match &self.until {
+            Until::Output(regex) => regex.compiled_bytes(),
+            Until::Exit | Until::Ready | Until::Quiet(_) => 0,
+        }
+    }
+}
+
 /// What is awaited.
 #[derive(Clone, Debug)]
 pub enum Until {
@@ -21,7 +31,7 @@ pub enum Until {
     /// That the process is ready.
     Ready,
     /// Output that matches, of any one stream.
-    Output(Regex),
+    Output(OutputRegex),
     /// A pause of this length in the output.
     Quiet(Duration),
 }

@@ -6,7 +6,7 @@
 use super::pb;
 use crate::process::{
     Descendant, Enforceable, Exit, Files, InputState, Io, KillDomain, Launch, Overflow, Parts,
-    Refused, Sandbox, Size, Status, TreeLimits, Usage, User,
+    Refused, Sandbox, Size, Status, TreeLimits, TreeSignal, Unkillable, Usage, User,
 };
 use crate::transcript::ring::{MAX_CAPACITY, MIN_CAPACITY};
 
@@ -300,6 +300,45 @@ impl TryFrom<pb::Exit> for Exit {
             oom_kills,
             killed,
             own_cpu_micros,
+        })
+    }
+}
+
+impl From<Unkillable> for pb::Unkillable {
+    fn from(Unkillable { process, start_ticks, error }: Unkillable) -> pb::Unkillable {
+        pb::Unkillable { process: Some(process.into()), start_ticks, error }
+    }
+}
+
+impl TryFrom<pb::Unkillable> for Unkillable {
+    type Error = Refused;
+
+    fn try_from(unkillable: pb::Unkillable) -> Result<Unkillable, Refused> {
+        let pb::Unkillable { process, start_ticks, error } = unkillable;
+        let process = process.ok_or_else(|| invalid("an unkillable process without its pid"))?;
+        Ok(Unkillable { process: process.into(), start_ticks, error })
+    }
+}
+
+impl From<TreeSignal> for pb::Killed {
+    fn from(TreeSignal { members, unkillable, leader_remains }: TreeSignal) -> pb::Killed {
+        pb::Killed {
+            members: members.into_iter().map(Into::into).collect(),
+            unkillable: unkillable.into_iter().map(Into::into).collect(),
+            leader_remains,
+        }
+    }
+}
+
+impl TryFrom<pb::Killed> for TreeSignal {
+    type Error = Refused;
+
+    fn try_from(killed: pb::Killed) -> Result<TreeSignal, Refused> {
+        let pb::Killed { members, unkillable, leader_remains } = killed;
+        Ok(TreeSignal {
+            members: members.into_iter().map(Into::into).collect(),
+            unkillable: unkillable.into_iter().map(TryInto::try_into).collect::<Result<_, _>>()?,
+            leader_remains,
         })
     }
 }

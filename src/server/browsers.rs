@@ -22,9 +22,11 @@ use tonic::Code;
 use tower::Service;
 
 use super::credentials::Peer;
+use super::origin::Origin;
 use crate::grpc::audit::result;
 use crate::grpc::clip::clip;
 use crate::grpc::framework::with_reason;
+use crate::telemetry::refusals;
 
 /// Most bytes of a path, a host or an origin that a log line tells.
 const TOLD: usize = 128;
@@ -80,10 +82,15 @@ fn refuse<Sent, Got: Default>(
     why: &str,
 ) -> Response<Got> {
     let refused = with_reason(Code::PermissionDenied, "ORIGIN_NOT_ALLOWED", why);
-    let peer = request.extensions().get::<Peer>().map(tracing::field::display);
-    let call = clip(request.uri().path().trim_start_matches('/'), TOLD);
-    let page = page.map(|page| clip(&String::from_utf8_lossy(page), TOLD));
-    tracing::warn!(target: "procyard::audit", peer, call, result = result(&refused), page, "refused");
+    let peer = request.extensions().get::<Peer>();
+    let origin = peer.map_or(Origin::User(None), Origin::of);
+    let result = result(&refused);
+    if refusals::has_line(&origin.to_string(), &result) {
+        let peer = peer.map(tracing::field::display);
+        let call = clip(request.uri().path().trim_start_matches('/'), TOLD);
+        let page = page.map(|page| clip(&String::from_utf8_lossy(page), TOLD));
+        tracing::warn!(target: "procyard::audit", peer, call, result, page, "refused");
+    }
     refused.into_http()
 }
 

@@ -4,6 +4,7 @@
 //! do with it is said by `access`. Whoever shows a token is judged by it alone, and whoever shows a
 //! certificate and no token by that: what is wrong is not made good by where it comes from.
 
+mod child_grant;
 mod gate;
 mod given;
 mod standing;
@@ -24,7 +25,8 @@ use crate::access::{Caller, Grant, Pattern, Role, Scope};
 use crate::supervisor::Error;
 use tokens::Tokens;
 
-pub(super) use gate::Gate;
+pub use child_grant::ChildGrant;
+pub(super) use gate::{Gate, HEALTH};
 pub use given::{BadGiven, Given, Who};
 use standing::Standing;
 
@@ -35,6 +37,8 @@ pub struct Access {
     pub token_file: Option<PathBuf>,
     /// What users and certificates may do. The first that fits counts.
     pub given: Vec<Given>,
+    /// The most that descendants of the keeper may do on a Unix socket; none: as their users.
+    pub children: Option<ChildGrant>,
     /// Whoever comes over loopback is an admin.
     pub open_loopback: bool,
     /// The certificates of TLS, which is then spoken over TCP; none: it is not.
@@ -55,8 +59,13 @@ impl Access {
 /// The other end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Peer {
-    /// On a Unix socket, with its user if the kernel tells.
-    Unix(Option<u32>),
+    /// On a Unix socket.
+    Unix {
+        /// Its user, if the kernel tells.
+        uid: Option<u32>,
+        /// It is a descendant of the keeper. Found out only where that makes a difference.
+        child: bool,
+    },
     /// Over TCP.
     Tcp {
         /// From there.
@@ -90,8 +99,11 @@ impl Peer {
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Peer::Unix(Some(uid)) => write!(f, "uid {uid} on a Unix socket"),
-            Peer::Unix(None) => f.write_str("a Unix socket"),
+            Peer::Unix { uid, child } => {
+                uid.map_or(Ok(()), |uid| write!(f, "uid {uid} on "))?;
+                f.write_str("a Unix socket")?;
+                f.write_str(if *child { ", a child process" } else { "" })
+            }
             Peer::Tcp { from, tls: Some(Shown::Certificate(Some(name))) } => {
                 write!(f, "{from} with the certificate of {name:?}")
             }
@@ -109,12 +121,13 @@ pub(super) struct Credentials {
     tokens: Option<Fresh<Tokens>>,
     users: Vec<(u32, Arc<Caller>)>,
     certificates: Vec<(Pattern, Grant)>,
+    children: Option<ChildGrant>,
     loopback: Option<Arc<Caller>>,
 }
 
 impl Credentials {
     pub(super) fn new(access: &Access) -> Credentials {
-        let Access { token_file, given, open_loopback, tls: _ } = access.clone();
+        let Access { token_file, given, children, open_loopback, tls: _ } = access.clone();
         let (mut users, mut certificates) = (Vec::new(), Vec::new());
         for Given { who, grant } in given {
             match who {
@@ -130,6 +143,7 @@ impl Credentials {
             tokens: token_file.map(fresh_tokens),
             users: users.into_iter().map(user).collect(),
             certificates,
+            children,
             loopback: open_loopback.then(|| Arc::new(Caller::admin("loopback"))),
         }
     }
@@ -142,7 +156,7 @@ impl Credentials {
             return caller.ok_or(Error::BadCredentials);
         }
         let caller = match peer {
-            Peer::Unix(uid) => self.users.iter().find(|(known, _)| Some(*known) == *uid),
+            Peer::Unix { uid, .. } => self.users.iter().find(|(known, _)| Some(*known) == *uid),
             Peer::Tcp { tls: Some(Shown::Certificate(name)), .. } => {
                 return name
                     .as_ref()
@@ -155,6 +169,24 @@ impl Credentials {
         let caller = caller.map(|(_, caller)| caller);
         let open = self.loopback.as_ref().filter(|_| peer.is_loopback());
         caller.or(open).cloned().ok_or(Error::NoCredentials)
+    }
+
+    /// The caller that the connection alone identifies, limited as its calls are; none: a call has to
+    /// show credentials, or is refused.
+    pub(super) fn caller_of_connection(&self, peer: &Peer) -> Option<Arc<Caller>> {
+        let caller = self.caller(peer, &HeaderMap::new()).ok()?;
+        self.limited(peer, &caller).ok()
+    }
+
+    /// The caller with what it may do from there: a child process at most what children may, whatever
+    /// it has shown.
+    fn limited(&self, peer: &Peer, caller: &Arc<Caller>) -> Result<Arc<Caller>, Error> {
+        match (&self.children, peer) {
+            (Some(most), Peer::Unix { child: true, .. }) => {
+                most.limit(caller).map(Arc::new).ok_or(Error::ChildProcess)
+            }
+            _ => Ok(Arc::clone(caller)),
+        }
     }
 
     /// What tells whether a caller is still known that has shown a token; none: it has not.
@@ -207,6 +239,11 @@ pub(super) mod tests {
         Arc::new(Credentials::new(&Access::default()))
     }
 
+    /// A peer on a Unix socket that is no child process.
+    pub(in crate::server) fn unix(uid: Option<u32>) -> Peer {
+        Peer::Unix { uid, child: false }
+    }
+
     fn tcp(from: &str, tls: Option<Shown>) -> Peer {
         Peer::Tcp { from: from.parse().unwrap(), tls }
     }
@@ -222,7 +259,7 @@ pub(super) mod tests {
         let given =
             [own, own + 1].map(|uid| Given { who: Who::User(uid), grant: viewer.clone() }).to_vec();
         let role = |access: &Access, uid| {
-            let caller = Credentials::new(access).caller(&Peer::Unix(uid), &with(None));
+            let caller = Credentials::new(access).caller(&unix(uid), &with(None));
             caller.map(|caller| caller.grant.role.to_string())
         };
         let usual = Access::default();
@@ -243,7 +280,7 @@ pub(super) mod tests {
         std::fs::write(&path, &token.line).unwrap();
         let access = Access { token_file: Some(path), open_loopback: true, ..Access::default() };
         let credentials = Credentials::new(&access);
-        let own = Peer::Unix(Some(rustix::process::geteuid().as_raw()));
+        let own = unix(Some(rustix::process::geteuid().as_raw()));
         for peer in [own, tcp("127.0.0.1:1", None), tcp("127.0.0.1:1", Some(Shown::Nothing))] {
             let who = |header: &str| {
                 let caller = credentials.caller(&peer, &with(Some(header)));
@@ -255,6 +292,29 @@ pub(super) mod tests {
             assert_eq!(who("Bearer x"), Err(Error::BadCredentials));
             assert!(credentials.caller(&peer, &with(None)).is_ok());
         }
+    }
+
+    #[test]
+    fn child_gets_no_more_by_a_token_than_children_may() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("tokens");
+        let token = tokens::new("ci", &"operator,owner=ci".parse().unwrap()).unwrap();
+        std::fs::write(&path, &token.line).unwrap();
+        let own = Some(rustix::process::geteuid().as_raw());
+        let what = |children: Option<&str>, child, header: Option<String>| {
+            let children = children.map(|grant| grant.parse().unwrap());
+            let access = Access { token_file: Some(path.clone()), children, ..Access::default() };
+            let (credentials, peer) = (Credentials::new(&access), Peer::Unix { uid: own, child });
+            let caller = credentials.caller(&peer, &with(header.as_deref()))?;
+            Ok(credentials.limited(&peer, &caller)?.grant.to_string())
+        };
+        let shown = || Some(format!("Bearer {}", token.token));
+        assert_eq!(what(None, true, None), Ok("admin".into()));
+        assert_eq!(what(Some("none"), false, None), Ok("admin".into()));
+        assert_eq!(what(Some("none"), true, None), Err(Error::ChildProcess));
+        assert_eq!(what(Some("none"), true, shown()), Err(Error::ChildProcess));
+        assert_eq!(what(Some("viewer"), true, shown()), Ok("viewer,owner=ci".into()));
+        assert_eq!(what(Some("viewer"), true, None), Ok("viewer".into()));
     }
 
     #[test]

@@ -9,8 +9,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{ALLOW, CONTENT_TYPE};
-use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http::header::{ACCEPT, ALLOW, CONTENT_TYPE, VARY};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -20,8 +20,8 @@ use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 use tonic::service::AxumBody;
 
-use super::connections::{LAST_MOMENT, Listener, PAUSE};
-use crate::metrics::{CONTENT_TYPE as METRICS, Metrics};
+use super::listener::{ACCEPT_BACKOFF, CLOSE_GRACE, Listener};
+use crate::metrics::{Format, Metrics};
 
 /// Most connections at a time: scrapers are few. More wait in the backlog.
 const MOST: u32 = 32;
@@ -69,7 +69,7 @@ impl Scrapes {
                 };
                 if let Err(error) = accepted {
                     tracing::debug!(%error, "cannot accept a scrape");
-                    sleep(PAUSE).await;
+                    sleep(ACCEPT_BACKOFF).await;
                 }
             }
         };
@@ -77,14 +77,14 @@ impl Scrapes {
             () = over => {}
             () = accepting => {}
         }
-        let _ = timeout(LAST_MOMENT, room.acquire_many(MOST)).await;
+        let _ = timeout(CLOSE_GRACE, room.acquire_many(MOST)).await;
     }
 }
 
 /// Answers the one request of a connection.
 async fn answer(io: impl AsyncRead + AsyncWrite + Unpin, metrics: Arc<Metrics>) {
     let service = service_fn(|request: Request<Incoming>| {
-        let response = respond(request.method(), request.uri().path(), &metrics);
+        let response = respond(&request, &metrics);
         std::future::ready(Ok::<_, Infallible>(response))
     });
     let connection = http1::Builder::new()
@@ -97,20 +97,29 @@ async fn answer(io: impl AsyncRead + AsyncWrite + Unpin, metrics: Arc<Metrics>) 
     let _ = timeout(ALL, connection).await;
 }
 
-fn respond(method: &Method, path: &str, metrics: &Metrics) -> Response<AxumBody> {
-    let text = HeaderValue::from_static("text/plain; charset=utf-8");
-    let (status, kind, body) = match (path, method) {
-        ("/metrics", &Method::GET) => {
-            (StatusCode::OK, HeaderValue::from_static(METRICS), metrics.text())
+/// The answer to HEAD is that to GET, of which hyper sends the headers only.
+fn respond(request: &Request<Incoming>, metrics: &Metrics) -> Response<AxumBody> {
+    let text = "text/plain; charset=utf-8";
+    let (status, kind, body) = match (request.uri().path(), request.method()) {
+        ("/metrics", &Method::GET | &Method::HEAD) => {
+            let format = accepted(request.headers());
+            (StatusCode::OK, format.content_type(), metrics.text(format))
         }
-        ("/metrics", _) => (StatusCode::METHOD_NOT_ALLOWED, text, "GET only\n".into()),
+        ("/metrics", _) => (StatusCode::METHOD_NOT_ALLOWED, text, "GET or HEAD only\n".into()),
         _ => (StatusCode::NOT_FOUND, text, "the metrics are at /metrics\n".into()),
     };
     let mut response = Response::new(AxumBody::from(body));
     *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, kind);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    headers.insert(VARY, HeaderValue::from_static("accept"));
     if status == StatusCode::METHOD_NOT_ALLOWED {
-        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
+        headers.insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
     }
     response
+}
+
+fn accepted(headers: &HeaderMap) -> Format {
+    let values = headers.get_all(ACCEPT).iter();
+    Format::negotiate(values.filter_map(|value| value.to_str().ok()))
 }

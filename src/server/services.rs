@@ -16,16 +16,17 @@ use tonic_web::{GrpcWebLayer, GrpcWebService};
 use tower::Layer;
 
 use super::browsers::NoForeignPages;
+use super::call_budget::CallBudget;
 use super::calls::{Calls, Counted};
 use super::credentials::{Credentials, Gate};
-use super::probes::Probes;
+use super::health_limit::HealthLimit;
 use crate::grpc::framework::{Explained, MESSAGE_LIMIT};
 use crate::grpc::pb;
 use crate::grpc::pb::process_service_server::{ProcessService, ProcessServiceServer, SERVICE_NAME};
-use crate::supervisor::{Error, Stage};
+use crate::supervisor::{CallerBudgets, Error, Stage};
 
-/// The largest request for health: it is the name of a service.
-const PROBE_LIMIT: usize = 4 << 10;
+/// Bytes of a request for health: it is the name of a service.
+pub(super) const MAX_HEALTH_REQUEST: usize = 4 << 10;
 
 /// What is served, as reflection and the metrics know it.
 const FILES: [&[u8]; 5] = [
@@ -38,7 +39,8 @@ const FILES: [&[u8]; 5] = [
 ];
 
 /// All services behind one door.
-pub(super) type HttpService = GrpcWebService<Counted<NoForeignPages<Gate<Explained<Routes>>>>>;
+pub(super) type HttpService =
+    GrpcWebService<Counted<NoForeignPages<Gate<CallBudget<Explained<Routes>>>>>>;
 
 /// What is served, and the handle on what health says of it.
 #[derive(Debug)]
@@ -58,6 +60,7 @@ pub(super) async fn assemble<P: ProcessService>(
     process: P,
     stage: watch::Receiver<Stage>,
     credentials: Arc<Credentials>,
+    budgets: CallerBudgets,
 ) -> Result<Services, ReflectionError> {
     // Requests have a bound, answers none: views bound those, and an answer that is made and not
     // sent leaves its client with nothing to do about it.
@@ -66,24 +69,27 @@ pub(super) async fn assemble<P: ProcessService>(
         true => Err(Error::ShuttingDown.into()),
         false => Ok(request),
     };
-    standard(Routes::new(InterceptedService::new(process, refused)), credentials).await
+    let routes = Routes::new(InterceptedService::new(process, refused));
+    standard(routes, credentials, budgets).await
 }
 
 /// Adds the standard services, and wraps them all.
 pub(super) async fn standard(
     routes: Routes,
     credentials: Arc<Credentials>,
+    budgets: CallerBudgets,
 ) -> Result<Services, ReflectionError> {
     let (reporter, health) = health_reporter();
     reporter.set_service_status(SERVICE_NAME, ServingStatus::Serving).await;
-    let health = health.max_decoding_message_size(PROBE_LIMIT);
+    let health = health.max_decoding_message_size(MAX_HEALTH_REQUEST);
     let routes = routes
-        .add_service(Probes::new(health))
+        .add_service(HealthLimit::new(health))
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?)
         .prepare();
     let calls = Calls::new(&FILES);
-    let guarded = NoForeignPages(Gate::new(Explained(routes), credentials));
+    let guarded =
+        NoForeignPages(Gate::new(CallBudget::new(Explained(routes), budgets), credentials));
     let routes = GrpcWebLayer::new().layer(Counted::new(guarded, calls.clone()));
     Ok(Services { routes, health: Health(reporter), calls })
 }
@@ -124,7 +130,7 @@ impl Health {
 }
 
 #[cfg(test)]
-mod tests {
+pub(in crate::server) mod tests {
     use std::pin::pin;
 
     use futures_util::future::poll_fn;
@@ -137,9 +143,9 @@ mod tests {
     use tower::Service;
 
     use super::super::credentials::Peer;
-    use super::super::credentials::tests::open;
-    use super::super::probes;
+    use super::super::credentials::tests::{open, unix};
     use super::*;
+    use crate::supervisor::Quota;
 
     /// One request, and the headers and all bytes and trailers of its answer.
     async fn ask(
@@ -151,7 +157,7 @@ mod tests {
         let framed = [&[0][..], &(message.len() as u32).to_be_bytes(), message].concat();
         let body = Body::new(AxumBody::from(framed));
         let request = Request::post(path).version(version).header("content-type", kind);
-        let own = Peer::Unix(Some(rustix::process::geteuid().as_raw()));
+        let own = unix(Some(rustix::process::geteuid().as_raw()));
         let request = request.extension(own).body(body).unwrap();
         let (head, body) = services.routes.clone().call(request).await.unwrap().into_parts();
         let (mut body, mut bytes, mut trailers) = (pin!(body), Vec::new(), HeaderMap::new());
@@ -168,8 +174,12 @@ mod tests {
     const WEB: (Version, &str) = (Version::HTTP_11, "application/grpc-web+proto");
     const CHECK: &str = "/grpc.health.v1.Health/Check";
 
+    pub(in crate::server) fn unlimited_budgets() -> CallerBudgets {
+        CallerBudgets::new(Quota::default())
+    }
+
     async fn services() -> Services {
-        standard(Routes::default(), open()).await.unwrap()
+        standard(Routes::default(), open(), unlimited_budgets()).await.unwrap()
     }
 
     #[tokio::test]
@@ -196,7 +206,7 @@ mod tests {
     #[tokio::test]
     async fn what_the_framework_refuses_has_a_reason() {
         let services = services().await;
-        let large = vec![b'a'; PROBE_LIMIT + 1];
+        let large = vec![b'a'; MAX_HEALTH_REQUEST + 1];
         for (path, message, code, reason) in [
             (CHECK, &[0xff; 3][..], Code::InvalidArgument, "INVALID_FIELD"),
             (CHECK, &large, Code::InvalidArgument, "INVALID_FIELD"),
@@ -213,30 +223,35 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn strangers_have_so_many_probes_and_keep_nobody_from_asking() {
+    async fn newest_health_call_without_credentials_is_answered() {
         let services = services().await;
-        let stranger = Peer::Tcp { from: "192.0.2.1:1".parse().unwrap(), tls: None };
-        let own = Peer::Unix(Some(rustix::process::geteuid().as_raw()));
-        let call = async |peer: &Peer, path: &str| {
-            let body = Body::new(AxumBody::from(vec![0; 5]));
+        let peer = |n: u8| Peer::Tcp { from: ([192, 0, 2, n], 1).into(), tls: None };
+        let call = |peer: Peer, path: &str, body: Body| {
             let request = Request::post(path).version(Version::HTTP_2);
-            let request = request.header("content-type", GRPC.1).extension(peer.clone());
-            services.routes.clone().call(request.body(body).unwrap()).await.unwrap()
+            let request = request.header("content-type", GRPC.1).extension(peer);
+            services.routes.clone().call(request.body(body).unwrap())
         };
-        let watch = "/grpc.health.v1.Health/Watch";
-        let mut watching = Vec::new();
-        for _ in 0..probes::MOST {
-            watching.push(call(&stranger, watch).await);
-        }
-        let refused = call(&stranger, watch).await;
-        let refused = Status::from_header_map(refused.headers()).unwrap();
-        assert_eq!(refused.code(), Code::ResourceExhausted);
-        assert_eq!(refused.get_details_error_info().unwrap().reason, "TOO_MANY_STREAMS");
+        let whole = || Body::new(AxumBody::from(vec![0; 5]));
         let is_refused = |answer: &http::Response<_>| answer.headers().contains_key("grpc-status");
-        assert!(!is_refused(&call(&stranger, CHECK).await));
-        assert!(!is_refused(&call(&own, watch).await));
-        watching.pop();
-        assert!(!is_refused(&call(&stranger, watch).await));
+        let watch = "/grpc.health.v1.Health/Watch";
+        let mut watches = Vec::new();
+        let mut half_open = Vec::new();
+        for n in 0..2000 {
+            let address = (n / 10) as u8;
+            let answer = call(peer(address), watch, whole()).await.unwrap();
+            assert!(!is_refused(&answer));
+            watches.push(answer);
+            let never = Body::new(AxumBody::from_stream(futures_util::stream::pending::<
+                Result<Vec<u8>, std::io::Error>,
+            >()));
+            half_open.push(tokio::spawn(call(peer(address), CHECK, never)));
+            tokio::task::yield_now().await;
+        }
+        assert!(!is_refused(&call(peer(255), CHECK, whole()).await.unwrap()));
+        let ended = half_open.swap_remove(0).await.unwrap().unwrap();
+        let ended = Status::from_header_map(ended.headers()).unwrap();
+        assert_eq!(ended.code(), Code::ResourceExhausted);
+        assert_eq!(ended.get_details_error_info().unwrap().reason, "TOO_MANY_STREAMS");
     }
 
     #[tokio::test]

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use super::StoreError;
 
 /// Name of the file that says that the database is damaged.
-const MARK: &str = "damaged";
+const MARK: &str = "procyard.db.is-damaged";
 
 /// Whether the database was found to be damaged.
 pub(super) struct Damage {

@@ -26,6 +26,18 @@ pub enum StoreError {
         /// Whose it is.
         owner: u32,
     },
+    /// It holds files of others.
+    #[error(
+        "cannot use {} as state directory: it holds files that procyard did not make ({names}): \
+         choose an empty directory",
+        .path.display()
+    )]
+    Foreign {
+        /// The directory.
+        path: PathBuf,
+        /// The first few names.
+        names: String,
+    },
     /// Another instance uses it.
     #[error("{} is used by another procyard{}", .path.display(), pid_words(*.pid))]
     InUse {
@@ -107,6 +119,7 @@ impl StoreError {
                 Error::FromSqlConversionFailure(..)
                     | Error::IntegralValueOutOfRange(..)
                     | Error::InvalidColumnType(..)
+                    | Error::QueryReturnedNoRows
                     | Error::Utf8Error(..)
             ),
             StoreError::Open { reason, .. } => reason.is_damage(),

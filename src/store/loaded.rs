@@ -21,6 +21,8 @@ pub struct Loaded {
     pub next_birth: u64,
     /// What became of the store when it was last repaired, if it ever was.
     pub repaired: Option<Repaired>,
+    /// The database was made when the store was opened: what the keeper holds is older than it.
+    pub is_new: bool,
     /// The newest events, oldest first: as many as an `EventLog` keeps.
     pub tail: Vec<Arc<Event>>,
 }
@@ -37,6 +39,7 @@ impl Loaded {
             next_event,
             next_birth: rows::next_birth(connection)?,
             repaired: rows::repaired(connection)?,
+            is_new: false,
             tail: tail.into_iter().map(Arc::new).collect(),
         })
     }

@@ -4,19 +4,19 @@
 //! right after a loss of power, and hides damage otherwise. How far it went is told by the memory
 //! that connections share, which outlives a kill as a file. Nothing is written here.
 
-use std::fs::{self, File};
+use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use rusqlite::Connection;
 
-use super::StoreError;
 use super::repair::beside;
+use super::{StoreError, state_dir};
 
 /// Frames that were committed, as the killed server left it. None: it cannot be told. To be asked
 /// before the first connection: that writes it anew, and would lose its locks with this file.
 pub(super) fn committed(database: &Path) -> Option<i64> {
-    let file = File::open(beside(database, "-shm")).ok()?;
+    let file = state_dir::open_regular(&beside(database, "-shm")).ok()?;
     // After a loss of power, this and the log are as old as each happened to be written.
     if file.metadata().ok()?.mtime() < boot_time()? {
         return None;

@@ -1,11 +1,13 @@
-//! A damaged database: told from a good one, put aside, and replaced by what can be read of it.
+//! A damaged or lost database: detected, put aside, and replaced by what can be read of it.
 //!
 //! Owns the order in which that is done, so that it can be killed at any step. A database of a
-//! newer version is never touched. What is lost is counted, logged, and kept in the database.
+//! newer version is never touched. What is lost is counted, logged, and kept in the database;
+//! transcripts of lost records are set aside before the replacement takes its place.
 
 mod salvage;
 mod source;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,6 +17,8 @@ use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 use serde::{Deserialize, Serialize};
 
+use super::data_dir::{DataDir, DataKind, FileKey, not_regular};
+use super::marker::{self, Marker};
 use super::{DATABASE, StoreError, damage, database, log, rows, schema, state_dir, version};
 use salvage::Haul;
 
@@ -37,7 +41,8 @@ const SWAP: &str = "swap";
 pub struct Repaired {
     /// When, seconds since 1970.
     pub time: u64,
-    /// Name of the damaged database in the state directory; empty: only its log was damaged.
+    /// Name of the damaged database in the state directory; empty: none was left, or only its log
+    /// was damaged.
     pub file: String,
     /// Records that were saved.
     pub records: u64,
@@ -70,35 +75,87 @@ pub(super) fn usable<T>(
         remove(&mark)?;
     }
     let committed = log::committed(&path);
-    let found = match mark.exists() {
-        true => Err(StoreError::Torn("as was found when it was used".into())),
-        false => open(&path, committed, &read),
+    let found = if mark.exists() {
+        Err(StoreError::Torn("as was found when it was used".into()))
+    } else if is_lost(directory, &path) {
+        Err(StoreError::Torn("its file is missing or empty".into()))
+    } else {
+        open(directory, committed, &read)
     };
-    match found {
+    let usable = match found {
         Err(error) if error.is_damage() => {
             repair(directory, &error, committed)?;
-            open(&path, None, &read)
+            open(directory, None, &read)?
         }
-        found => found,
+        found => found?,
+    };
+    marker::record_database(directory);
+    Ok(usable)
+}
+
+/// Refuses what SQLite would wait for, follow or fail on without a clear word.
+pub(super) fn expect_regular(path: &Path) -> Result<(), StoreError> {
+    let mark = path.parent().map(damage::mark);
+    let files = ["", "-wal", "-shm", "-journal", ".repairing"].map(|end| beside(path, end));
+    for path in files.into_iter().chain(mark) {
+        if fs::symlink_metadata(&path).is_ok_and(|found| !found.is_file()) {
+            return Err(cannot("use", &path)(not_regular()));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a file is missing or has no bytes.
+pub(super) fn is_empty(path: &Path) -> bool {
+    fs::metadata(path).map_or(true, |found| found.len() == 0)
+}
+
+/// Whether there was a database in the place of none: its log is left, or the marker tells.
+fn is_lost(directory: &Path, path: &Path) -> bool {
+    is_empty(path) && (!is_empty(&beside(path, "-wal")) || Marker::of(directory).has_database())
+}
+
+/// Records that a server writes to the store. The database itself must say so when its log is
+/// gone.
+pub(super) fn begin_use(connection: &Connection) -> Result<(), StoreError> {
+    if !rows::is_in_use(connection)? {
+        rows::set_in_use(connection, true)?;
+        let _ = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
+    }
+    Ok(())
+}
+
+/// Records that no server writes to the store: the log goes with the last connection, and that is
+/// no loss. If the disk cannot be written, the log stays.
+pub(super) fn end_use(connection: &Connection) -> Result<(), StoreError> {
+    match rows::set_in_use(connection, false) {
+        Err(error) if !error.is_damage() => {
+            tracing::warn!(%error, "cannot record that the store is closed: its log is kept");
+            connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+            Ok(())
+        }
+        ended => ended,
     }
 }
 
 fn open<T>(
-    path: &Path,
+    directory: &Path,
     committed: Option<i64>,
     read: impl Fn(&Connection) -> Result<T, StoreError>,
 ) -> Result<(Connection, T), StoreError> {
-    version::examine(path)?;
-    let standing = version::standing(path);
-    let mut connection = database::writer(path)?;
+    let path = directory.join(DATABASE);
+    version::examine(&path)?;
+    let standing = version::standing(&path);
+    let has_log = !is_empty(&beside(&path, "-wal"));
+    let mut connection = database::writer(&path)?;
     // Damage is left as it was found.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     let cut = committed > Some(log::frames(&connection)?);
     schema::migrate(&mut connection, schema::MIGRATIONS)?;
     schema::expect_tables(&connection)?;
-    if cut {
+    if cut || !has_log && rows::is_in_use(&connection)? {
         look_at_all(&connection)?;
-        tell_cut_log(&connection)?;
+        tell_cut_log(directory, &connection)?;
     }
     if standing != Some(schema::known()) {
         // For `Store::understands`. If it fails, the next one does it.
@@ -128,28 +185,65 @@ pub(super) fn look_at_all(connection: &Connection) -> Result<(), StoreError> {
     if alone == 0 { Ok(()) } else { Err(StoreError::Torn("specs without records".into())) }
 }
 
-/// Keeps that the newest commits are gone from a log, though all before them are good.
-fn tell_cut_log(connection: &Connection) -> Result<(), StoreError> {
-    let count = |table: &str| -> Result<u64, StoreError> {
-        let count = format!("SELECT count(*) FROM {table}");
-        Ok(connection.query_row(&count, [], |row| row.get::<_, i64>(0))?.cast_unsigned())
-    };
+/// Keeps that the newest commits are gone with the log or its end, though all before are good.
+fn tell_cut_log(directory: &Path, connection: &Connection) -> Result<(), StoreError> {
+    let events: i64 = connection.query_row("SELECT count(*) FROM event", [], |row| row.get(0))?;
+    let keys = transcript_keys(connection)?;
+    let files = Files::find(directory, &keys);
     let next_event = rows::newest_event(connection)?.map_or(1, |last| last + 1);
     let next_event = next_event.max(rows::told_event(connection)?);
     let mut repaired = rows::repaired(connection)?.unwrap_or_default();
     repaired.time = now();
     repaired.file = String::new();
-    (repaired.records, repaired.events) = (count("process")?, count("event")?);
-    repaired.lost_records += 1;
+    (repaired.records, repaired.events) = (keys.len() as u64, events.cast_unsigned());
+    repaired.lost_records += files.lost.max(1);
     repaired.lost_events += 1;
-    repaired.first_birth = rows::next_birth(connection)? + LEFT_OUT;
+    repaired.first_birth = rows::next_birth(connection)?.max(files.next_birth) + LEFT_OUT;
     repaired.first_event = next_event + LEFT_OUT;
     repaired.gaps.push((next_event, repaired.first_event - 1));
+    transcripts(directory).set_aside(&keys);
     connection.execute_batch("BEGIN IMMEDIATE")?;
     keep(connection, &repaired)?;
     connection.execute_batch("COMMIT")?;
-    tracing::warn!("the end of the store's log was damaged: what was done last is lost");
+    let Repaired { records, events, lost_records, lost_events, .. } = repaired;
+    tracing::warn!(
+        records,
+        events,
+        lost_records,
+        lost_events,
+        "the store's log was lost or damaged: the newest changes are lost; at least so many, by \
+         all repairs"
+    );
     Ok(())
+}
+
+/// What files tell of records that are lost.
+struct Files {
+    /// The first birth that no file has.
+    next_birth: u64,
+    /// Records whose transcript belongs to no run that is known.
+    lost: u64,
+}
+
+impl Files {
+    fn find(directory: &Path, known: &BTreeSet<FileKey>) -> Files {
+        let births = |kind| DataDir::new(directory, kind).births();
+        let last = DataKind::ALL.into_iter().flat_map(births).max();
+        let keys = transcripts(directory).keys().into_iter();
+        let lost = keys.filter(|key| !known.contains(key)).map(|key| key.birth);
+        let lost = lost.collect::<BTreeSet<u64>>().len() as u64;
+        Files { next_birth: last.map_or(1, |last| last.saturating_add(1)), lost }
+    }
+}
+
+fn transcripts(directory: &Path) -> DataDir {
+    DataDir::new(directory, DataKind::Transcripts)
+}
+
+/// Keys of the transcripts of all records: the newest run of each.
+fn transcript_keys(connection: &Connection) -> Result<BTreeSet<FileKey>, StoreError> {
+    let records = rows::records(connection)?.into_iter();
+    Ok(records.map(|record| FileKey { birth: record.birth, number: record.run }).collect())
 }
 
 fn keep(connection: &Connection, repaired: &Repaired) -> Result<(), StoreError> {
@@ -164,29 +258,33 @@ fn repair(directory: &Path, why: &StoreError, committed: Option<i64>) -> Result<
     let aside = free_name(directory, now());
     let (fresh, source) = (beside(&path, ".repairing"), beside(&path, ".reading"));
     remove(&fresh)?;
-    let made = make_fresh(&path, &fresh, &source, &aside, committed);
+    let made = make_fresh(directory, &fresh, &source, &aside, committed);
     source::remove(&source)?;
-    let repaired = made.inspect_err(|_| drop(remove(&fresh)))?;
+    let (repaired, keys) = made.inspect_err(|_| drop(remove(&fresh)))?;
+    transcripts(directory).set_aside(&keys);
     put_aside(&path, &directory.join(&aside))?;
     fs::write(&mark, SWAP).map_err(cannot("write", &mark))?;
     swap(&path, &mark)?;
-    let Repaired { records, events, lost_records, lost_events, .. } = repaired;
+    let Repaired { file, records, events, lost_records, lost_events, .. } = repaired;
     tracing::warn!(
-        %why, kept_as = aside, records, events, lost_records, lost_events,
+        %why, kept_as = file, records, events, lost_records, lost_events,
         "the store was damaged and is repaired; at least so many are lost, by all repairs"
     );
     prune(directory);
     Ok(())
 }
 
-/// Writes a database with what can be read, so that it needs no log.
+/// Writes a database with what can be read, so that it needs no log. Returns the keys of its
+/// transcripts as well.
 fn make_fresh(
-    path: &Path,
+    directory: &Path,
     fresh: &Path,
     source: &Path,
     aside: &str,
     committed: Option<i64>,
-) -> Result<Repaired, StoreError> {
+) -> Result<(Repaired, BTreeSet<FileKey>), StoreError> {
+    let path = &directory.join(DATABASE);
+    let is_lost = u64::from(is_empty(path));
     let file = state_dir::private_file(fresh)?;
     let mut connection = Connection::open(fresh)?;
     connection.execute_batch("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF")?;
@@ -196,15 +294,17 @@ fn make_fresh(
     connection.execute_batch("BEGIN")?;
     let haul = Haul::take(&damaged, &connection)?;
     let ((lost_records, lost_events), (next_birth, next_event)) = (haul.lost(), haul.next());
+    let keys = transcript_keys(&connection)?;
+    let files = Files::find(directory, &keys);
     let lost = haul.earlier.as_ref().map_or((0, 0), |e| (e.lost_records, e.lost_events));
     let repaired = Repaired {
         time: now(),
-        file: aside.into(),
+        file: aside_name(path, aside),
         records: haul.records.saved.len() as u64,
         events: haul.events.saved.len() as u64,
-        lost_records: lost_records.max(cut) + lost.0,
-        lost_events: lost_events.max(cut) + lost.1,
-        first_birth: next_birth + LEFT_OUT,
+        lost_records: lost_records.max(cut).max(is_lost).max(files.lost) + lost.0,
+        lost_events: lost_events.max(cut).max(is_lost) + lost.1,
+        first_birth: next_birth.max(files.next_birth) + LEFT_OUT,
         first_event: next_event + LEFT_OUT,
         gaps: haul.gaps(next_event + LEFT_OUT),
     };
@@ -215,13 +315,23 @@ fn make_fresh(
     connection.execute_batch("COMMIT")?;
     drop(connection);
     file.sync_all().map_err(cannot("write", fresh))?;
-    Ok(repaired)
+    Ok((repaired, keys))
+}
+
+/// The name of what is put aside: the database, its log if only that is left, or nothing.
+fn aside_name(path: &Path, aside: &str) -> String {
+    let end = ["", "-wal"].into_iter().find(|end| beside(path, end).exists());
+    end.map_or(String::new(), |end| format!("{aside}{end}"))
 }
 
 /// A name for a damaged database that none has yet.
 fn free_name(directory: &Path, time: u64) -> String {
     let mut names = (time..).map(|time| format!("{DATABASE}.damaged-{time}"));
-    let free = names.find(|name| !directory.join(name).exists());
+    let is_taken = |name: &str| {
+        let path = directory.join(name);
+        path.exists() || beside(&path, "-wal").exists()
+    };
+    let free = names.find(|name| !is_taken(name));
     free.unwrap_or_else(|| format!("{DATABASE}.damaged"))
 }
 
@@ -266,13 +376,15 @@ fn prune(directory: &Path) {
     let Ok(found) = fs::read_dir(directory) else { return };
     let prefix = format!("{DATABASE}.damaged-");
     let time = |entry: fs::DirEntry| -> Option<u64> {
-        entry.file_name().to_str()?.strip_prefix(&prefix)?.parse().ok()
+        let name = entry.file_name();
+        let time = name.to_str()?.strip_prefix(&prefix)?;
+        time.strip_suffix("-wal").unwrap_or(time).parse().ok()
     };
-    let mut times: Vec<u64> = found.flatten().filter_map(time).collect();
-    times.sort_unstable();
+    let times: BTreeSet<u64> = found.flatten().filter_map(time).collect();
     for time in times.iter().skip(1).rev().skip(2) {
         let old = directory.join(format!("{prefix}{time}"));
-        let _ = remove(&old).and_then(|()| remove(&beside(&old, "-wal")));
+        let removed = remove(&old).and_then(|()| remove(&beside(&old, "-wal")));
+        tracing::info!(path = %old.display(), ok = removed.is_ok(), "damaged database removed");
     }
 }
 

@@ -149,6 +149,20 @@ pub(super) fn repaired(connection: &Connection) -> Result<Option<Repaired>, Stor
     read(row, 0, &|| "what was repaired".into()).map(Some)
 }
 
+/// Whether a server has begun to use the store and not closed it.
+pub(super) fn is_in_use(connection: &Connection) -> Result<bool, StoreError> {
+    let in_use = "SELECT max(value) FROM meta WHERE key = 'in_use'";
+    Ok(number(connection, in_use)? == Some(1))
+}
+
+/// Records whether a server uses the store.
+pub(super) fn set_in_use(connection: &Connection, in_use: bool) -> Result<(), StoreError> {
+    if is_in_use(connection)? == in_use {
+        return Ok(());
+    }
+    set_meta(connection, "in_use", i64::from(in_use))
+}
+
 /// Keeps something that is known of the whole store.
 pub(super) fn set_meta(
     connection: &Connection,

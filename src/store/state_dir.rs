@@ -1,9 +1,9 @@
 //! The state directory: whose it is, who may see into it, and that one server uses it at a time.
 //!
-//! Never looks at what others keep in it.
+//! A directory is used only if it is claimed (`marker`); what others keep in it is never touched.
 
 use std::fs::{self, File, OpenOptions, Permissions};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,14 +14,21 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-use super::StoreError;
+use super::{StoreError, data_dir, marker};
 
 /// Others may pass through to files that were made for them; only the owner lists.
 const MODE: u32 = 0o711;
 
 /// Names of the files that are locked, by a server and by a keeper.
-const LOCK: &str = "lock";
-const CLAIM: &str = "keeper.lock";
+pub(super) const LOCK: &str = "lock";
+pub(super) const CLAIM: &str = "keeper.lock";
+
+/// Bytes that a lock file holds: a pid, padded, and a newline.
+const LOCK_BYTES: usize = 11;
+
+/// How files are opened whose place another file may have taken: no link is followed, and a FIFO or
+/// a device is not waited for.
+const CAREFUL: OFlags = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
 /// How long the lock is waited for: the kernel frees it some time after the server that held it
 /// was killed, when its memory is gone.
@@ -39,12 +46,19 @@ pub struct StateDir {
 }
 
 impl StateDir {
-    /// Makes the directory if it is missing and takes from others what they may not do there.
-    /// Returns where it is.
-    pub fn prepare(path: &Path) -> Result<PathBuf, StoreError> {
+    /// Makes the directory if it is missing, claims it, and takes from others what they may not do
+    /// there. Refused: one that holds other files than procyard's and those `expected`. Returns
+    /// where it is.
+    pub fn prepare(path: &Path, expected: &[PathBuf]) -> Result<PathBuf, StoreError> {
         make(path)?;
         let path = fs::canonicalize(path).map_err(cannot("find", path))?;
-        narrow(&path)?;
+        let found = fs::metadata(&path).map_err(cannot("look at", &path))?;
+        if !found.is_dir() {
+            return Err(cannot("use", &path)(io::ErrorKind::NotADirectory.into()));
+        }
+        ours(&path, &found)?;
+        marker::claim(&path, expected)?;
+        narrow(&path, &found)?;
         Ok(path)
     }
 
@@ -54,9 +68,12 @@ impl StateDir {
         StateDir::lock_within(path, LOCK, PATIENCE)
     }
 
-    /// The same for a keeper, whose servers come and go.
-    pub fn claim(path: &Path) -> Result<StateDir, StoreError> {
-        StateDir::lock_within(path, CLAIM, PATIENCE)
+    /// The same for a keeper, whose servers come and go. The directory may hold files that are
+    /// `expected`, and subdirectories only that procyard can use.
+    pub fn claim(path: &Path, expected: &[PathBuf]) -> Result<StateDir, StoreError> {
+        let path = StateDir::prepare(path, expected)?;
+        data_dir::check_all(&path)?;
+        StateDir::lock_within(&path, CLAIM, PATIENCE)
     }
 
     /// The pid of the keeper that has claimed a directory; none: nobody has.
@@ -65,6 +82,17 @@ impl StateDir {
         // The number alone proves nothing: it may be out of date, or of another pid namespace.
         let found = claim.and_then(|file| Some((holder(&file)?, file)));
         Ok(found.filter(|(pid, file)| StateDir::is_open_in(*pid, file)).map(|(pid, _)| pid))
+    }
+
+    /// The directory that a keeper has claimed; none: the process is no keeper, or may not be
+    /// looked at.
+    pub fn claimed_by(pid: u32) -> Option<PathBuf> {
+        let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        let claims = descriptors.filter_map(|fd| fs::read_link(fd.path()).ok());
+        let claims = claims.filter(|path| path.file_name().is_some_and(|name| name == CLAIM));
+        let mut directories = claims.filter_map(|claim| Some(claim.parent()?.to_owned()));
+        // A link alone proves nothing: the directory may have been moved, or be another process's.
+        directories.find(|path| matches!(StateDir::keeper(path), Ok(Some(keeper)) if keeper == pid))
     }
 
     /// Whether a process has a file open.
@@ -90,7 +118,7 @@ impl StateDir {
         name: &str,
         patience: Duration,
     ) -> Result<StateDir, StoreError> {
-        let path = StateDir::prepare(path)?;
+        let path = StateDir::prepare(path, &[])?;
         let name = path.join(name);
         let mut file = lock_file(&name)?;
         let mut read_only = true;
@@ -118,9 +146,11 @@ impl StateDir {
 
 /// A file that somebody has locked; none: nobody has.
 fn held(path: &Path) -> Result<Option<File>, StoreError> {
-    let file = match File::open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        file => file.map_err(cannot("open", path))?,
+    let file = match regular_file(path) {
+        Err(StoreError::Directory { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            return Ok(None);
+        }
+        file => file?.0,
     };
     // What stands there may be of one that was killed. Who wants it right now waits for longer
     // than this takes.
@@ -132,12 +162,11 @@ fn held(path: &Path) -> Result<Option<File>, StoreError> {
 
 /// A file of the state directory that only its owner can read, made if it is missing.
 pub(super) fn private_file(path: &Path) -> Result<File, StoreError> {
-    let no_link = OFlags::NOFOLLOW.bits().cast_signed();
+    let careful = CAREFUL.bits().cast_signed();
     let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(no_link);
+    options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(careful);
     let file = options.open(path).map_err(cannot("open", path))?;
-    let found = file.metadata().map_err(cannot("look at", path))?;
-    ours(path, &found)?;
+    let found = own_file(path, &file)?;
     if found.mode() & 0o177 != 0 {
         file.set_permissions(Permissions::from_mode(0o600)).map_err(cannot("protect", path))?;
     }
@@ -147,11 +176,49 @@ pub(super) fn private_file(path: &Path) -> Result<File, StoreError> {
 /// A file to be locked, made if it is missing. Held open to be read only: nothing of a keeper then
 /// stands against a file system that is made read-only, and a server can begin on one that is.
 fn lock_file(path: &Path) -> Result<File, StoreError> {
-    let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::CLOEXEC | CAREFUL;
     let file = rustix::fs::open(path, flags, Mode::from_raw_mode(0o600));
     let file = File::from(file.map_err(|errno| cannot("open", path)(errno.into()))?);
-    ours(path, &file.metadata().map_err(cannot("look at", path))?)?;
+    own_file(path, &file)?;
     Ok(file)
+}
+
+/// Opens a regular file of ours to be read.
+pub(super) fn open_regular(path: &Path) -> Result<File, StoreError> {
+    let (file, found) = regular_file(path)?;
+    ours(path, &found)?;
+    Ok(file)
+}
+
+/// Opens a regular file of any user to be read.
+fn regular_file(path: &Path) -> Result<(File, fs::Metadata), StoreError> {
+    let careful = CAREFUL.bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(careful).open(path);
+    let file = file.map_err(cannot("open", path))?;
+    let found = expect_regular(path, &file)?;
+    Ok((file, found))
+}
+
+/// Refuses an open file that is not regular, or another user's.
+fn own_file(path: &Path, file: &File) -> Result<fs::Metadata, StoreError> {
+    let found = expect_regular(path, file)?;
+    ours(path, &found)?;
+    Ok(found)
+}
+
+fn expect_regular(path: &Path, file: &File) -> Result<fs::Metadata, StoreError> {
+    let found = file.metadata().map_err(cannot("look at", path))?;
+    if found.is_file() { Ok(found) } else { Err(cannot("use", path)(data_dir::not_regular())) }
+}
+
+/// What a lock file says, a pid or nothing; none: it is not a lock file.
+pub(super) fn lock_text(path: &Path) -> Option<String> {
+    let file = open_regular(path).ok()?;
+    let mut text = String::new();
+    file.take(LOCK_BYTES as u64 + 1).read_to_string(&mut text).ok()?;
+    let pid = text.trim();
+    let is_lock = text.is_empty() || text.len() == LOCK_BYTES && pid.parse::<u32>().is_ok();
+    is_lock.then(|| pid.to_owned())
 }
 
 fn make(path: &Path) -> Result<(), StoreError> {
@@ -175,12 +242,7 @@ fn make(path: &Path) -> Result<(), StoreError> {
 }
 
 /// Takes away what others may do beyond passing through. What its owner forbade stays forbidden.
-fn narrow(path: &Path) -> Result<(), StoreError> {
-    let found = fs::metadata(path).map_err(cannot("look at", path))?;
-    if !found.is_dir() {
-        return Err(cannot("use", path)(io::ErrorKind::NotADirectory.into()));
-    }
-    ours(path, &found)?;
+fn narrow(path: &Path, found: &fs::Metadata) -> Result<(), StoreError> {
     let mode = found.mode() & 0o7777;
     if mode & !MODE != 0 {
         fs::set_permissions(path, Permissions::from_mode(mode & MODE))
@@ -199,17 +261,19 @@ fn ours(path: &Path, found: &fs::Metadata) -> Result<(), StoreError> {
 }
 
 fn holder(file: &File) -> Option<u32> {
-    let mut text = [0; 11];
+    let mut text = [0; LOCK_BYTES];
     let read = file.read_at(&mut text, 0).ok()?;
     str::from_utf8(&text[..read]).ok()?.trim().parse().ok()
 }
 
-fn cannot(doing: &'static str, path: &Path) -> impl Fn(io::Error) -> StoreError {
+pub(super) fn cannot(doing: &'static str, path: &Path) -> impl Fn(io::Error) -> StoreError {
     move |source| StoreError::Directory { doing, path: path.into(), source }
 }
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::FileType;
+
     use super::*;
 
     fn mode(path: &Path) -> u32 {
@@ -249,10 +313,11 @@ mod tests {
     fn a_keeper_is_found_as_long_as_it_lives() {
         let place = tempfile::tempdir().unwrap();
         assert_eq!(StateDir::keeper(place.path()).unwrap(), None);
-        let claimed = StateDir::claim(place.path()).unwrap();
+        let claimed = StateDir::claim(place.path(), &[]).unwrap();
         assert_eq!(StateDir::keeper(place.path()).unwrap(), Some(std::process::id()));
         drop(claimed);
         assert_eq!(StateDir::keeper(place.path()).unwrap(), None);
+        assert_eq!(StateDir::claimed_by(1), None);
     }
 
     #[test]
@@ -285,9 +350,41 @@ mod tests {
     #[test]
     fn a_lock_file_that_is_a_link_is_refused() {
         let place = tempfile::tempdir().unwrap();
+        StateDir::prepare(place.path(), &[]).unwrap();
         std::os::unix::fs::symlink("/dev/null", place.path().join(LOCK)).unwrap();
         let refused = StateDir::lock(place.path()).unwrap_err();
         assert!(matches!(refused, StoreError::Directory { doing: "open", .. }), "{refused}");
+    }
+
+    #[test]
+    fn lock_file_that_is_a_fifo_is_refused() {
+        let place = tempfile::tempdir().unwrap();
+        StateDir::prepare(place.path(), &[]).unwrap();
+        let (path, mode) = (place.path().join(LOCK), Mode::from_raw_mode(0o600));
+        rustix::fs::mknodat(rustix::fs::CWD, path, FileType::Fifo, mode, 0).unwrap();
+        let refused = StateDir::lock(place.path()).unwrap_err().to_string();
+        assert!(refused.ends_with("it is not a regular file"), "{refused}");
+        let refused = StateDir::server(place.path()).unwrap_err().to_string();
+        assert!(refused.ends_with("it is not a regular file"), "{refused}");
+    }
+
+    #[test]
+    fn foreign_directory_keeps_its_permissions() {
+        let place = tempfile::tempdir().unwrap();
+        fs::write(place.path().join("notes.txt"), "mine").unwrap();
+        fs::set_permissions(place.path(), Permissions::from_mode(0o755)).unwrap();
+        let refused = StateDir::claim(place.path(), &[]).unwrap_err();
+        assert!(matches!(refused, StoreError::Foreign { .. }), "{refused}");
+        assert_eq!(mode(place.path()), 0o755);
+    }
+
+    #[test]
+    fn linked_subdirectory_of_a_claimed_directory_is_refused() {
+        let (place, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        StateDir::prepare(place.path(), &[]).unwrap();
+        std::os::unix::fs::symlink(other.path(), place.path().join("outputs")).unwrap();
+        let refused = StateDir::claim(place.path(), &[]).unwrap_err().to_string();
+        assert!(refused.contains("/outputs: "), "{refused}");
     }
 
     #[test]

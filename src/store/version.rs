@@ -4,11 +4,10 @@
 //! store meanwhile, and before SQLite is asked to open it: that recovers the log, which hides what
 //! was lost in it, and refuses some changed bytes in words that do not tell it from a full disk.
 
-use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use super::{DATABASE, Store, StoreError, schema};
+use super::{DATABASE, Store, StoreError, schema, state_dir};
 
 /// What SQLite's first page begins with.
 pub(super) const MAGIC: &[u8; 16] = b"SQLite format 3\0";
@@ -53,7 +52,7 @@ pub(super) fn examine(path: &Path) -> Result<(), StoreError> {
 
 fn header(path: &Path) -> Option<[u8; HEADER]> {
     let mut header = [0; HEADER];
-    File::open(path).ok()?.read_exact_at(&mut header, 0).ok()?;
+    state_dir::open_regular(path).ok()?.read_exact_at(&mut header, 0).ok()?;
     Some(header)
 }
 

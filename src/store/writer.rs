@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 
 use super::checkpoint::Checkpoints;
 use super::damage::Damage;
-use super::{Change, DATABASE, Limits, StateDir, StoreError, database, rows};
+use super::{Change, DATABASE, Limits, StateDir, StoreError, database, repair, rows};
 use crate::failpoint::{self, Point};
 
 /// Events beyond the limit before the oldest are forgotten, so that few commits pay for it.
@@ -59,7 +59,8 @@ impl Writer {
         let open = connection.map(|connection| Open::new(connection, &path)).transpose()?;
         let max_events = limits.max_events.max(1);
         let writable = Arc::new(Mutex::new(open.is_some()));
-        let pen = Pen { open, path, max_events, oldest_event, writable, damage };
+        let is_in_use = false;
+        let pen = Pen { open, path, max_events, oldest_event, writable, damage, is_in_use };
         let writable = Arc::clone(&pen.writable);
         let (batches, received) = channel();
         let thread = thread::Builder::new()
@@ -105,6 +106,8 @@ struct Pen {
     oldest_event: u64,
     writable: Arc<Mutex<bool>>,
     damage: Arc<Damage>,
+    /// The database says that a server writes to it, as it does from the first commit on.
+    is_in_use: bool,
 }
 
 /// The database, as it is written.
@@ -135,6 +138,9 @@ impl Pen {
                 None => {}
             }
         }
+        if let Some(Open { connection, .. }) = &self.open {
+            let _ = repair::end_use(connection);
+        }
     }
 
     fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
@@ -144,6 +150,10 @@ impl Pen {
             *writable = true;
         }
         let Some(Open { connection, .. }) = &self.open else { return Err(StoreError::Ended) };
+        if !self.is_in_use {
+            repair::begin_use(connection)?;
+            self.is_in_use = true;
+        }
         connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
         let oldest = self.apply(connection, changes).and_then(|oldest| {
             failpoint::reach(Point::CommitWritten);

@@ -16,6 +16,7 @@ use super::effects::{Action, Effects};
 use super::launch::Ground;
 use super::registry::Registry;
 use super::state::{Call, Input, Now, State};
+use super::worker_pool::WorkerPool;
 use crate::access::Caller;
 use crate::events::EventLog;
 use crate::failpoint::{self, Point};
@@ -57,6 +58,7 @@ pub(super) struct Actor {
     /// Bounds how many structured outputs are read at a time, and so the memory that this takes.
     pub(super) readers: Arc<Semaphore>,
     pub(super) archives: Arc<Archives>,
+    pub(super) workers: Arc<WorkerPool>,
     pub(super) calls: mpsc::Receiver<(Arc<Caller>, Option<RequestId>, Call)>,
     /// Of the call that was taken last, until it is applied: for the log alone.
     pub(super) request: Option<RequestId>,
@@ -387,6 +389,7 @@ impl Actor {
             Action::Spawn { record, earlier } => self.spawn(record, earlier),
             Action::Probe { record, entry, held } => self.probe(&record, &entry, held),
             Action::Ask { id, key, ask } => self.ask(id, key, ask),
+            Action::AskLeftovers { id, leftovers, ask } => self.ask_leftovers(id, leftovers, ask),
             Action::KillRest { key, seen, reply } => self.kill_rest(key, seen, reply),
             Action::Release(key) => self.release(key),
             Action::KillStray { id, key } => self.free_rest(id, key, Vec::new()),

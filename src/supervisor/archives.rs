@@ -1,39 +1,34 @@
 //! The files in which transcripts outlive their rings, and the keeper.
 //!
-//! Owns their directory: one file for each run of a process, `birth.run`. What a file holds is
+//! Owns when they are touched: one file for each run of a process. What a file holds is
 //! `transcript::archive`'s; when one is written is the state's and the saver's to say. Every
 //! function that touches the disk blocks, and is called where that holds nobody up.
 
 mod writing;
 
 use std::collections::{HashMap, HashSet};
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::OFlags;
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
-use super::outputs::name;
+use super::Keep;
 use crate::failpoint::{self, Point};
 use crate::keeper_client::Adopted;
 use crate::process::{Archived, Record};
-use crate::telemetry::request::carried;
+use crate::store::{DataDir, DataKind, FileKey, Inner, not_regular};
 use crate::transcript::archive::{Archive, From, Place, Source};
 use crate::transcript::{Figures, Ring};
 
 pub(super) use writing::{Added, Written};
 
-/// Files that are read at a time: the disk is no faster for many.
-const READERS: usize = 2;
-
 /// The directory of all files.
 pub(super) struct Archives {
-    directory: PathBuf,
-    readers: Arc<Semaphore>,
+    files: DataDir,
     /// Whoever writes has its turn: a file is never written by two, nor the disk by many.
     writing: Arc<Mutex<()>>,
 }
@@ -41,17 +36,11 @@ pub(super) struct Archives {
 impl Archives {
     /// Makes the directory. Without it transcripts stay in memory.
     pub(super) fn new(state_dir: &Path) -> Archives {
-        let directory = state_dir.join("transcripts");
-        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory);
-        if let Err(error) = made {
-            tracing::warn!(%error, path = %directory.display(), "no place for transcripts");
+        let files = DataDir::new(state_dir, DataKind::Transcripts);
+        if let Err(error) = files.create() {
+            tracing::warn!(%error, "no place for transcripts");
         }
-        let readers = Arc::new(Semaphore::new(READERS));
-        Archives { directory, readers, writing: Arc::default() }
-    }
-
-    fn path(&self, record: &Record) -> PathBuf {
-        self.directory.join(name(record.birth, record.run))
+        Archives { files, writing: Arc::default() }
     }
 
     /// Does something to files when its turn comes, on a thread that it may hold up. It is done
@@ -77,14 +66,15 @@ impl Archives {
         ring: &Arc<Ring>,
         ended: bool,
     ) -> io::Result<Written> {
-        let path = self.path(record);
-        let unnamed = unnamed(&path);
-        let written = writing::write(&unnamed, &path, record, ring, ended);
+        let key = key(record);
+        let earlier = self.open(key).ok();
+        let written = self.files.make_temporary(key);
+        let written = written.and_then(|file| writing::write(file, earlier, record, ring, ended));
         failpoint::reach(Point::TranscriptWritten);
-        let named = written.and_then(|written| fs::rename(&unnamed, &path).map(|()| written));
+        let named = written.and_then(|written| self.files.publish(key).map(|()| written));
         failpoint::reach(Point::TranscriptNamed);
         // A disk that is full has no room for half a file either.
-        named.inspect_err(|_| drop(fs::remove_file(&unnamed)))
+        named.inspect_err(|_| self.files.remove_temporary(key))
     }
 
     /// Adds to a file what a ring has gained since, as far as nothing is missing in between.
@@ -94,37 +84,15 @@ impl Archives {
         ring: &Arc<Ring>,
         written: &mut Written,
     ) -> io::Result<Added> {
-        let path = self.path(record);
-        let mut file = OpenOptions::new().append(true).custom_flags(no_link()).open(path)?;
+        let mut file = self.files.append(key(record))?;
         written.go_on(&mut file, record, ring)
     }
 
     /// What a file has around a chunk. Of the same file a place before it may be known already.
-    pub(super) async fn load(
-        self: &Arc<Archives>,
-        record: &Arc<Record>,
-        from_seq: u64,
-        known: Option<Place>,
-    ) -> Archive {
-        let permit = Arc::clone(&self.readers).acquire_owned().await;
-        let (archives, record) = (Arc::clone(self), Arc::clone(record));
-        let loaded = spawn_blocking(carried(move || {
-            let _permit = permit;
-            archives.load_here(&record, from_seq, known)
-        }));
-        loaded.await.unwrap_or_else(|_| Archive::empty())
-    }
-
-    /// The same on a thread that may wait for the disk. What cannot be read is as empty as what is
-    /// not there: the record tells how much is missing.
-    pub(super) fn load_here(
-        &self,
-        record: &Record,
-        from_seq: u64,
-        known: Option<Place>,
-    ) -> Archive {
+    /// What cannot be read is as empty as what is not there: the record tells how much is missing.
+    pub(super) fn load(&self, record: &Record, from_seq: u64, known: Option<Place>) -> Archive {
         let id = &record.id;
-        let file = open(&self.path(record));
+        let file = self.open(key(record));
         let file = file.inspect_err(|error| tracing::warn!(%error, process = %id, "no transcript"));
         let read = |file| Archive::read(&file, From::Seq(from_seq), known);
         let archive = file.ok().and_then(read).unwrap_or_else(Archive::empty);
@@ -138,9 +106,7 @@ impl Archives {
 
     /// Removes the file of a run.
     pub(super) fn remove(&self, birth: u64, run: u32) {
-        let path = self.directory.join(name(birth, run));
-        let _ = fs::remove_file(unnamed(&path));
-        let _ = fs::remove_file(path);
+        self.files.remove(FileKey { birth, number: run }, Inner::Nothing);
         failpoint::reach(Point::TranscriptRemoved);
     }
 
@@ -151,69 +117,62 @@ impl Archives {
         records: &[Record],
         held: &[Adopted],
     ) -> HashMap<u64, Archived> {
-        let run = |record: &Record| name(record.birth, record.run);
-        let names: HashSet<_> = records.iter().map(run).collect();
+        let keys: HashSet<FileKey> = records.iter().map(key).collect();
         let held: HashSet<&str> = held.iter().map(|held| &*held.id).collect();
         let unsaid = |record: &&Record| !record.is_filed() && !held.contains(&*record.id);
         let unsaid = records.iter().filter(unsaid).map(|record| {
             let known = record.archive.map(|archived| archived.file_bytes);
-            (record.birth, self.path(record), known)
+            (key(record), known)
         });
         let (archives, unsaid) = (Arc::clone(self), unsaid.collect::<Vec<_>>());
         let saved = spawn_blocking(move || {
-            archives.sweep(&names);
-            let saved =
-                |(birth, path, known): (u64, PathBuf, _)| Some((birth, saved(&path, known)?));
+            archives.files.sweep(|key| keys.contains(&key), |_| Inner::Nothing);
+            let saved = |(key, known): (FileKey, _)| Some((key.birth, archives.saved(key, known)?));
             unsaid.into_iter().filter_map(saved).collect()
         });
         saved.await.unwrap_or_default()
     }
 
-    fn sweep(&self, names: &HashSet<String>) {
-        for found in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
-            if found.file_name().to_str().is_none_or(|name| !names.contains(name)) {
-                let _ = fs::remove_file(found.path());
-            }
-        }
+    /// Removes the oldest transcripts of lost records, of which as many are kept as of finished
+    /// ones.
+    pub(super) async fn trim_lost(self: &Arc<Archives>, keep: Keep) {
+        let trim = move |archives: &Archives| {
+            archives.files.trim_lost(keep.count, keep.bytes);
+            Ok(())
+        };
+        let _ = self.in_turn(trim).await;
     }
+
+    /// What a file amounts to, unless it is as long as is known already.
+    fn saved(&self, key: FileKey, known: Option<u64>) -> Option<Archived> {
+        let file = self.open(key).ok()?;
+        let file_bytes = file.metadata().ok()?.len();
+        if known == Some(file_bytes) {
+            return None;
+        }
+        let last = Archive::read_last(&file)?;
+        let (beginning, end) = (last.beginning(), last.end());
+        let figures = Figures {
+            first_seq: beginning.first_seq,
+            next_seq: end.seq,
+            total_bytes: end.total_bytes,
+            dropped_bytes: beginning.dropped_bytes,
+            last_time: last.chunks().last().map_or(0, |chunk| chunk.time),
+        };
+        Some(Archived { figures, offsets: end.offsets, file_bytes })
+    }
+
+    fn open(&self, key: FileKey) -> io::Result<File> {
+        self.files.read(key)?.ok_or_else(not_regular)
+    }
+}
+
+fn key(record: &Record) -> FileKey {
+    FileKey { birth: record.birth, number: record.run }
 }
 
 impl Source for File {
     fn read_at(&self, place: u64, bytes: &mut [u8]) -> io::Result<usize> {
         FileExt::read_at(self, bytes, place)
     }
-}
-
-/// What a file amounts to, unless it is as long as is known already.
-fn saved(path: &Path, known: Option<u64>) -> Option<Archived> {
-    let file = open(path).ok()?;
-    let file_bytes = file.metadata().ok()?.len();
-    if known == Some(file_bytes) {
-        return None;
-    }
-    let last = Archive::read_last(&file)?;
-    let (beginning, end) = (last.beginning(), last.end());
-    let figures = Figures {
-        first_seq: beginning.first_seq,
-        next_seq: end.seq,
-        total_bytes: end.total_bytes,
-        dropped_bytes: beginning.dropped_bytes,
-        last_time: last.chunks().last().map_or(0, |chunk| chunk.time),
-    };
-    Some(Archived { figures, offsets: end.offsets, file_bytes })
-}
-
-fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).custom_flags(no_link()).open(path)
-}
-
-/// What a file is called until it is whole.
-fn unnamed(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".new");
-    name.into()
-}
-
-fn no_link() -> i32 {
-    OFlags::NOFOLLOW.bits().cast_signed()
 }

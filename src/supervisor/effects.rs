@@ -10,7 +10,7 @@ use super::error::Error;
 use super::registry::{Entry, Held, Seen};
 use crate::events::Event;
 use crate::process::lifecycle::Ask;
-use crate::process::{Descendant, Record};
+use crate::process::{Descendant, Record, Unkillable};
 use crate::store::Change;
 use crate::transcript::Ring;
 
@@ -30,7 +30,7 @@ pub struct Begun {
 
 /// The answer to a kill.
 pub struct Killed {
-    /// The process, finished.
+    /// The process, finished, or with what SIGKILL has not ended.
     pub seen: Seen,
     /// Whom the signals reached.
     pub reached: Vec<Descendant>,
@@ -83,6 +83,8 @@ pub(super) enum Action {
     Probe { record: Arc<Record>, entry: Arc<Entry>, held: Held },
     /// Asks the keeper something about a tree, for the life of the process.
     Ask { id: Arc<str>, key: u64, ask: Ask },
+    /// Asks the kernel the same about processes that an earlier keeper could not end.
+    AskLeftovers { id: Arc<str>, leftovers: Vec<Unkillable>, ask: Ask },
     /// Kills who outlived a finished process.
     KillRest { key: u64, seen: Seen, reply: Reply<Killed> },
     /// Lets the keeper forget a process.
@@ -130,7 +132,7 @@ impl Effects {
     pub(super) fn take_urgent(&mut self) -> Effects {
         let unchanged = self.changes.is_empty();
         let urgent = |action: &mut Action| match action {
-            Action::Ask { .. } | Action::Probe { .. } => true,
+            Action::Ask { .. } | Action::AskLeftovers { .. } | Action::Probe { .. } => true,
             Action::AllOver => false,
             _ => unchanged,
         };

@@ -14,10 +14,11 @@ use super::readiness::{Candidate, ready};
 use super::registry::{Entry, Held, Seen};
 use super::state::Input;
 use crate::failpoint::{self, Point};
+use crate::keeper::signal_leftovers;
 use crate::keeper_client::{Keeper, Report, Spawned};
 use crate::metrics::supervising::Supervising;
 use crate::process::lifecycle::Ask;
-use crate::process::{Launch, Record, State, signal};
+use crate::process::{Launch, Record, State, TreeSignal, Unkillable, signal};
 use crate::transcript::Ring;
 
 impl Actor {
@@ -50,6 +51,7 @@ impl Actor {
                 beside: record.spec.sandbox.has_rooms().then_some(held.key),
                 ..self.ground.beside(record)
             },
+            workers: self.workers.for_caller(&record.by),
             tell: Box::new(tell),
         };
         let met = ready(readiness.probe.clone(), candidate);
@@ -72,22 +74,30 @@ impl Actor {
         let (keeper, answers) = (self.keeper.clone(), self.queue.answers());
         tokio::spawn(async move {
             failpoint::reach(Point::SignalAsked);
-            let members = match ask {
-                Ask::Signal(signal) => keeper.kill_tree(key, signal).await,
-                Ask::Look => keeper.members(key).await,
-            };
+            let outcome = keeper.signal_tree(key, number(ask)).await;
             failpoint::reach(Point::SignalAnswered);
             // Refused only if it is gone already.
-            let members = members.unwrap_or_default();
-            let _ = answers.send(Input::Answered { id, ask, members });
+            let outcome = outcome.unwrap_or_default();
+            let _ = answers.send(Input::Answered { id, ask, outcome });
+        });
+    }
+
+    /// Signals processes that no keeper holds and names those that still run.
+    pub(super) fn ask_leftovers(&self, id: Arc<str>, leftovers: Vec<Unkillable>, ask: Ask) {
+        let answers = self.queue.answers();
+        tokio::task::spawn_blocking(move || {
+            let unkillable = signal_leftovers(leftovers, number(ask));
+            let members = unkillable.iter().map(|one| one.process.clone()).collect();
+            let outcome = TreeSignal { members, unkillable, leader_remains: true };
+            let _ = answers.send(Input::Answered { id, ask, outcome });
         });
     }
 
     pub(super) fn kill_rest(&self, key: u64, seen: Seen, reply: Reply<Killed>) {
-        let keeper = self.keeper.clone();
+        let (keeper, answers) = (self.keeper.clone(), self.queue.answers());
         tokio::spawn(async move {
-            let reached = keeper.kill_tree(key, signal::KILL).await.unwrap_or_default();
-            let _ = reply.send(Ok(Killed { seen, reached }));
+            let outcome = keeper.signal_tree(key, signal::KILL).await.unwrap_or_default();
+            let _ = answers.send(Input::RestKilled { seen, outcome, reply });
         });
     }
 
@@ -100,9 +110,13 @@ impl Actor {
     pub(super) fn free_rest(&self, id: Arc<str>, key: u64, replies: Vec<Reply<()>>) {
         let keeper = self.keeper.clone();
         tokio::spawn(async move {
-            let ended = keeper.kill_tree(key, signal::KILL).await.unwrap_or_default();
+            let outcome = keeper.signal_tree(key, signal::KILL).await.unwrap_or_default();
+            let TreeSignal { members: ended, unkillable, leader_remains: _ } = outcome;
             if !ended.is_empty() {
                 tracing::warn!(process = %id, ?ended, "ended what no record knows any more");
+            }
+            if !unkillable.is_empty() {
+                tracing::error!(process = %id, ?unkillable, "processes without a record still run");
             }
             failpoint::reach(Point::StrayEnded);
             let _ = keeper.release(key).await;
@@ -115,7 +129,7 @@ impl Actor {
 
     pub(super) fn remove_script(&self, record: Arc<Record>) {
         let ground = Arc::clone(&self.ground);
-        tokio::task::spawn_blocking(move || ground.remove_script(&record));
+        tokio::task::spawn_blocking(move || ground.scripts.remove(&record));
     }
 
     /// An exit is taken at once if the program has set nothing, which costs one look; else when
@@ -168,6 +182,15 @@ impl Actor {
             let ground = Arc::clone(&self.ground);
             tokio::task::spawn_blocking(move || ground.outputs.remove(&record));
         }
+    }
+}
+
+/// The number of the signal that asks.
+fn number(ask: Ask) -> i32 {
+    match ask {
+        Ask::Signal(signal) => signal,
+        // Sends nothing.
+        Ask::Look => 0,
     }
 }
 

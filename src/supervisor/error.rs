@@ -20,6 +20,9 @@ pub enum Error {
          operator, or show a token (authorization: Bearer …)"
     )]
     UnknownUser(u32),
+    /// A process that procyard runs calls, and those may not.
+    #[error("processes that procyard runs may not call it: that is --grant-children")]
+    ChildProcess,
     /// What was shown is not known here.
     #[error("the token or certificate is not known here, or not any more")]
     BadCredentials,
@@ -145,6 +148,9 @@ pub enum Error {
     /// As many streams are open as may be.
     #[error("{}", words(.0))]
     TooManyStreams(Reached),
+    /// The caller has as many calls under way, or as much held for their answers, as it may.
+    #[error("{}", words(.0))]
+    TooManyCalls(Reached),
     /// The kernel has no more pids.
     #[error("the kernel has no pid left for it")]
     OutOfPids,

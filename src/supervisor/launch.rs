@@ -1,24 +1,22 @@
 //! From what was asked for to what the keeper starts.
 //!
-//! Owns the environment of a process, and the files in which a script is handed over. Everything
-//! here is worked out at each start, from the spec and from what this server has.
+//! Owns the environment of a process. Everything here is worked out at each start, from the spec
+//! and from what this server has.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use super::confining::Confiner;
 use super::limits;
-use super::orphans::is_recovered;
-use super::outputs::{Outputs, name};
-use crate::failpoint::{self, Point};
-use crate::keeper_client::Adopted;
-use crate::process::{Environment, Io, Launch, Program, Record, Script, Spec, Streams, User};
-use crate::store::Repaired;
+use super::outputs::Outputs;
+use super::scripts::Scripts;
+use crate::process::{
+    Environment, Io, Launch, Mode, Overflow, Program, Record, Spec, Streams, User,
+};
 use crate::transcript::ring::MIN_CAPACITY;
 
 /// What a clean environment begins with, as far as the server has it.
@@ -42,7 +40,8 @@ type Variables = BTreeMap<Vec<u8>, Vec<u8>>;
 /// What this server has to give to the processes that it starts.
 pub(super) struct Ground {
     env: Variables,
-    scripts: PathBuf,
+    /// Where scripts are handed over.
+    pub(super) scripts: Scripts,
     /// Where programs leave what they set.
     pub(super) outputs: Outputs,
     /// Where they may run and what they may reach.
@@ -54,7 +53,7 @@ impl Ground {
     pub(super) fn new(state_dir: &Path, confiner: Arc<Confiner>) -> Ground {
         let env = std::env::vars_os();
         let env = env.map(|(name, value)| (name.into_vec(), value.into_vec())).collect();
-        let (scripts, outputs) = (state_dir.join("scripts"), Outputs::new(state_dir));
+        let (scripts, outputs) = (Scripts::new(state_dir), Outputs::new(state_dir));
         Ground { env, scripts, outputs, confiner }
     }
 
@@ -77,7 +76,7 @@ impl Ground {
             args: self.args(record)?,
             io,
             ring_bytes: spec.transcript_bytes,
-            overflow: spec.overflow,
+            overflow: overflow(record),
             ..self.surroundings(record, Confiner::confine)
         })
     }
@@ -115,9 +114,7 @@ impl Ground {
             Program::Argv(args) => bytes(args),
             Program::RawArgv(args) => args.clone(),
             Program::Script(script) => {
-                // The half of one that found no room takes up what little there is.
-                let written = self.write_script(record, script);
-                let path = written.inspect_err(|_| self.remove_script(record))?;
+                let path = self.scripts.write(record, script)?;
                 let mut args: Vec<Vec<u8>> = bytes(&script.interpreter);
                 args.push(path.into_os_string().into_vec());
                 args
@@ -157,68 +154,6 @@ impl Ground {
         variables.insert(b"PROCYARD_OUTPUT".into(), output);
         variables
     }
-
-    /// A directory that no other launch of any process ever had.
-    fn script_dir(&self, record: &Record) -> PathBuf {
-        self.scripts.join(script_name(record))
-    }
-
-    /// Puts a script into a directory of its own that only its user can enter.
-    fn write_script(&self, record: &Record, script: &Script) -> io::Result<PathBuf> {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.scripts)?;
-        // Others pass through, to what is their own. Said apart: the umask may forbid it.
-        fs::set_permissions(&self.scripts, fs::Permissions::from_mode(0o711))?;
-        let directory = self.script_dir(record);
-        self.remove_script(record);
-        fs::DirBuilder::new().mode(0o700).create(&directory)?;
-        let path = directory.join(&script.filename);
-        let mut file =
-            fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
-        file.write_all(script.code.as_bytes())?;
-        if let Some(User { uid, gid, .. }) = record.spec.user {
-            // Refused to whoever may not become that user either; the start will tell so.
-            let _ = std::os::unix::fs::chown(&path, Some(uid), Some(gid));
-            let _ = std::os::unix::fs::chown(&directory, Some(uid), Some(gid));
-        }
-        Ok(path)
-    }
-
-    /// Removes the file of a script, if there is one.
-    pub(super) fn remove_script(&self, record: &Record) {
-        let _ = fs::remove_dir_all(self.script_dir(record));
-        failpoint::reach(Point::ScriptRemoved);
-    }
-
-    /// Removes the files of scripts that nobody runs any more. As long as something runs whose
-    /// record was lost, any of those from before the repair may be its.
-    pub(super) fn sweep_scripts(
-        &self,
-        records: &[Record],
-        repaired: Option<&Repaired>,
-        held: &[Adopted],
-    ) {
-        let live = records.iter().filter(|record| record.end().is_none());
-        let unknown = |_: &&Repaired| {
-            let known: HashSet<&str> = records.iter().map(|record| &*record.id).collect();
-            let orphans = held.iter().any(|held| !known.contains(&*held.id));
-            orphans || live.clone().any(is_recovered)
-        };
-        let before = repaired.filter(unknown).map_or(0, |repaired| repaired.first_birth);
-        let live: HashSet<String> = live.map(script_name).collect();
-        let Ok(found) = fs::read_dir(&self.scripts) else { return };
-        for found in found.flatten() {
-            let name = found.file_name();
-            let birth = name.to_str().and_then(|name| name.split('.').next()?.parse().ok());
-            let spared = birth.is_some_and(|birth: u64| birth < before);
-            if !spared && !name.to_str().is_some_and(|name| live.contains(name)) {
-                let _ = fs::remove_dir_all(found.path());
-            }
-        }
-    }
-}
-
-fn script_name(record: &Record) -> String {
-    name(record.birth, record.launch)
 }
 
 fn begins(name: &str, pattern: &str) -> bool {
@@ -247,6 +182,15 @@ fn of_user(user: &User, passwd: &str) -> Variables {
         .map(|(name, value)| (name.into(), value.into()))
         .into_iter()
         .collect()
+}
+
+/// What happens when the transcript is full. A foreground process was started by the client that reads
+/// it; when it runs again, no reader is known, and it must not wait for one.
+fn overflow(record: &Record) -> Overflow {
+    match (record.spec.mode, record.run) {
+        (Mode::Foreground, 2..) => Overflow::DropOldest,
+        _ => record.spec.overflow,
+    }
 }
 
 #[cfg(test)]

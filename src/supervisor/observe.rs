@@ -14,19 +14,21 @@ use tokio::time::{Instant, sleep_until};
 
 use super::Stage;
 use super::archives::Archives;
+use super::caller_budget::CallTicket;
 use super::error::Error;
 use super::registry::{Entry, Seen};
+use super::worker_pool::Workers;
 use crate::keeper_client::Progress;
 use crate::process::{Archived, End, Record, State, Until, WaitFor};
-use crate::transcript::{Archive, Batch, Chunk, Figures, Match, Matcher};
+use crate::transcript::{Archive, Batch, CHUNK_COST, Chunk, Figures, Match, Matcher};
 use reading::Followed;
 
 /// Bytes that a search takes in one go.
 pub(super) const SEARCHED: usize = 64 << 10;
 
-/// Bytes that are searched where everything else runs, too. More of them are searched on a thread
-/// apart: a pattern can be slow.
-const SEARCHED_HERE: usize = 4 << 10;
+/// What may cost so much is done on the main thread, in bytes that are only read. Anything that
+/// costs more is done on a worker thread.
+const MAX_COST_HERE: usize = 4 << 10;
 
 /// A place in the transcript of a process.
 pub struct Observer {
@@ -34,6 +36,9 @@ pub struct Observer {
     seen: watch::Receiver<Seen>,
     stage: watch::Receiver<Stage>,
     archives: Arc<Archives>,
+    /// Of the caller that observes.
+    workers: Workers,
+    ticket: Arc<CallTicket>,
     /// What was read from a file, and what the record said of it then.
     filed: Option<(Archived, Arc<Archive>)>,
     /// Made when the keeper has the process.
@@ -77,6 +82,7 @@ impl Observer {
     pub(super) fn new(
         entry: Arc<Entry>,
         archives: Arc<Archives>,
+        (workers, ticket): (Workers, Arc<CallTicket>),
         stage: watch::Receiver<Stage>,
         since: Option<u64>,
     ) -> Result<Observer, Error> {
@@ -95,8 +101,19 @@ impl Observer {
         let now = seen.borrow().clone();
         let (filed, followed) = (None, None);
         let (next, last_look) = (since, false);
-        let mut observer =
-            Observer { entry, seen, stage, archives, filed, followed, since, next, last_look };
+        let mut observer = Observer {
+            entry,
+            seen,
+            stage,
+            archives,
+            workers,
+            ticket,
+            filed,
+            followed,
+            since,
+            next,
+            last_look,
+        };
         observer.hold(&now);
         Ok(observer)
     }
@@ -104,6 +121,28 @@ impl Observer {
     /// The chunk that it began with.
     pub fn since_seq(&self) -> u64 {
         self.since
+    }
+
+    /// The worker threads for the caller that observes.
+    pub(super) fn workers(&self) -> &Workers {
+        &self.workers
+    }
+
+    /// What the call that observes holds.
+    pub(super) fn ticket(&self) -> &CallTicket {
+        &self.ticket
+    }
+
+    /// What is there to be read counts for, at most.
+    pub(super) fn unread_bytes(&self) -> usize {
+        let figures = self.figures();
+        let chunks = figures.next_seq.saturating_sub(self.next_seq().max(figures.first_seq));
+        if chunks == 0 {
+            return 0;
+        }
+        let kept = figures.total_bytes.saturating_sub(figures.dropped_bytes);
+        let cost = kept.saturating_add(chunks.saturating_mul(CHUNK_COST));
+        usize::try_from(cost).unwrap_or(usize::MAX)
     }
 
     /// The process.
@@ -243,7 +282,7 @@ impl Observer {
                 continue;
             }
             let found;
-            (matcher, found) = search(matcher, batch.chunks).await?;
+            (matcher, found) = search(&self.workers, matcher, batch.chunks).await?;
             if found.is_some() {
                 return Ok(Waited { found, ..Waited::MET });
             }
@@ -288,29 +327,55 @@ pub fn observable(seen: &Seen) -> Figures {
     figures(&seen.record, seen.progress().as_ref()).unwrap_or(nothing)
 }
 
-/// Goes on with a search.
+/// Continues a search, step by step, up to the first match.
 pub(super) async fn search(
+    workers: &Workers,
     mut matcher: Matcher,
     chunks: Vec<Chunk>,
 ) -> Result<(Matcher, Option<Match>), Error> {
-    let bytes = matcher.pending() + chunks.iter().map(|chunk| chunk.data.len()).sum::<usize>();
-    let search = move || {
-        let found = matcher.feed(&chunks);
-        (matcher, found)
-    };
-    apart(bytes, search).await
+    for chunks in steps(chunks, matcher.step_bytes()) {
+        let cost = matcher.cost(chunks.iter().map(|chunk| chunk.data.len()).sum());
+        let search = move || {
+            let found = matcher.feed(&chunks);
+            (matcher, found)
+        };
+        let found;
+        (matcher, found) = apart(workers, cost, search).await?;
+        if found.is_some() {
+            return Ok((matcher, found));
+        }
+    }
+    Ok((matcher, None))
 }
 
-/// Looks through so many bytes, where it holds nobody up.
+/// Chunks in groups that each have at most so many bytes, or one chunk.
+pub(super) fn steps(chunks: Vec<Chunk>, max_bytes: usize) -> Vec<Vec<Chunk>> {
+    let mut groups: Vec<Vec<Chunk>> = Vec::new();
+    let mut bytes = 0;
+    for chunk in chunks {
+        bytes += chunk.data.len();
+        match groups.last_mut() {
+            Some(group) if bytes <= max_bytes => group.push(chunk),
+            _ => {
+                bytes = chunk.data.len();
+                groups.push(vec![chunk]);
+            }
+        }
+    }
+    groups
+}
+
+/// Does what costs so much, where it delays no other call.
 pub(super) async fn apart<T: Send + 'static>(
-    bytes: usize,
+    workers: &Workers,
+    cost: usize,
     look: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Error> {
-    if bytes <= SEARCHED_HERE {
+    if cost <= MAX_COST_HERE {
         tokio::task::yield_now().await;
         return Ok(look());
     }
-    tokio::task::spawn_blocking(look).await.map_err(|_| Error::ShuttingDown)
+    workers.run(look).await
 }
 
 /// What there is to read of a process; none: it lives, and nobody said how far it is.

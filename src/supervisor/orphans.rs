@@ -3,7 +3,7 @@
 //! A record may have been lost with its process alive. Such a process is not ended: it gets a new
 //! record, with the little that the keeper knows of it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::process::{Phase, Record, Restarts, Size, Spec, Streams};
@@ -68,13 +68,27 @@ pub(super) fn record(about: About<'_>, birth: u64) -> Record {
         archive: None,
         restarts: Restarts::default(),
         create_time: about.start_time,
+        unkillable: Vec::new(),
         phase: Phase::Starting,
     }
 }
 
 /// Whether a record was made for a process whose own was lost.
-pub(super) fn is_recovered(record: &Record) -> bool {
+fn is_recovered(record: &Record) -> bool {
     record.spec.description == RECOVERED
+}
+
+/// The first birth since the last repair, as long as something runs whose record was lost: any file
+/// of a record born before may be its.
+pub(super) fn lost_before<'a>(
+    records: &[Record],
+    first_birth: u64,
+    mut held: impl Iterator<Item = &'a str>,
+) -> u64 {
+    let known: HashSet<&str> = records.iter().map(|record| &*record.id).collect();
+    let live = |record: &&Record| record.end().is_none();
+    let orphans = held.any(|id| !known.contains(id));
+    if orphans || records.iter().filter(live).any(is_recovered) { first_birth } else { 0 }
 }
 
 #[cfg(test)]

@@ -2,13 +2,15 @@
 //!
 //! Owns what is counted for that: live processes and those whose descendants may print on, the room
 //! of their transcripts, and how fast they were started. What is over is bounded by what is kept of
-//! it (`retention`).
+//! it (`retention`); as long as its transcript is in memory, all callers together are charged for it.
 
 use std::collections::HashMap;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::error::Error;
 use crate::process::{Moment, Record, Spec};
+use crate::transcript::ring::Ring;
 
 /// A second, on the clock of [`Moment`]s. As much as this may be started at once.
 const SECOND: u64 = 1_000_000_000;
@@ -31,6 +33,10 @@ pub struct Quota {
     pub starts_per_second: Option<u64>,
     /// Streams that are open: Follow, Watch, Attach and Sleep.
     pub streams: Option<u64>,
+    /// Other calls that are under way, with answers that were not sent yet.
+    pub calls: Option<u64>,
+    /// Bytes that those calls hold for their answers.
+    pub answer_bytes: Option<u64>,
 }
 
 /// How much there may be.
@@ -53,6 +59,10 @@ pub enum Bound {
     StartsPerSecond,
     /// Streams that are open.
     Streams,
+    /// Calls that are under way.
+    Calls,
+    /// Bytes that calls hold for their answers.
+    AnswerBytes,
 }
 
 impl Bound {
@@ -63,6 +73,8 @@ impl Bound {
             Bound::TranscriptBytes => "transcript_bytes",
             Bound::StartsPerSecond => "starts_per_second",
             Bound::Streams => "streams",
+            Bound::Calls => "calls",
+            Bound::AnswerBytes => "answer_bytes",
         }
     }
 
@@ -73,6 +85,8 @@ impl Bound {
             Bound::TranscriptBytes => "bytes of transcripts",
             Bound::StartsPerSecond => "starts per second",
             Bound::Streams => "streams",
+            Bound::Calls => "calls at a time",
+            Bound::AnswerBytes => "bytes of answers at a time",
         }
     }
 }
@@ -105,12 +119,18 @@ pub(super) struct Usage {
     quotas: Quotas,
     all: Used,
     callers: HashMap<String, Used>,
+    /// Rings of processes that are not counted: not yet written to a file, or still being read. No
+    /// more than there were counted processes since the last start, and those that live on.
+    lingering: Vec<Weak<Ring>>,
 }
 
 #[derive(Debug, Default)]
 struct Used {
     live: u64,
+    /// What the transcripts of the live may take.
     transcript_bytes: u64,
+    /// What those of others take, as of the last start.
+    lingering_bytes: u64,
     /// When all that was started would have been, had it been started evenly.
     even: Moment,
 }
@@ -136,28 +156,46 @@ impl Usage {
     pub(super) fn admit(&mut self, caller: &str, spec: &Spec, now: Moment) -> Result<(), Error> {
         let Quotas { each, all } = self.quotas;
         self.forget_idle(now);
+        self.all.lingering_bytes = self.lingering_bytes();
         let used = self.callers.entry(caller.to_owned()).or_default();
-        let bytes = spec.transcript_bytes;
-        let even = used.check(&each, false, bytes, now)?;
-        self.all.even = self.all.check(&all, true, bytes, now)?;
+        let even = used.check(&each, false, spec.transcript_bytes, now)?;
+        self.all.even = self.all.check(&all, true, ring_bytes(spec), now)?;
         used.even = even;
         Ok(())
     }
 
-    /// One is among the living from here on.
-    pub(super) fn begin(&mut self, record: &Record) {
-        for used in [&mut self.all, self.callers.entry(record.by.clone()).or_default()] {
-            used.live += 1;
-            used.transcript_bytes += record.spec.transcript_bytes;
-        }
+    /// One is among the living from here on, and its ring, if it has one, is what it may take.
+    pub(super) fn begin(&mut self, record: &Record, ring: Option<&Arc<Ring>>) {
+        self.all.live += 1;
+        self.all.transcript_bytes += ring_bytes(&record.spec);
+        let used = self.callers.entry(record.by.clone()).or_default();
+        used.live += 1;
+        used.transcript_bytes += record.spec.transcript_bytes;
+        self.lingering.retain(|lingering| !is_same(lingering, ring));
     }
 
     /// One is not any more.
     pub(super) fn end(&mut self, record: &Record) {
-        for used in [Some(&mut self.all), self.callers.get_mut(&record.by)].into_iter().flatten() {
+        self.all.live -= 1;
+        self.all.transcript_bytes -= ring_bytes(&record.spec);
+        if let Some(used) = self.callers.get_mut(&record.by) {
             used.live -= 1;
             used.transcript_bytes -= record.spec.transcript_bytes;
         }
+    }
+
+    /// Charges all callers for a ring that no counted process has, as long as it is in memory.
+    pub(super) fn linger(&mut self, ring: Option<&Arc<Ring>>) {
+        if let Some(ring) = ring
+            && !self.lingering.iter().any(|lingering| is_same(lingering, Some(ring)))
+        {
+            self.lingering.push(Arc::downgrade(ring));
+        }
+    }
+
+    fn lingering_bytes(&mut self) -> u64 {
+        self.lingering.retain(|ring| ring.strong_count() > 0);
+        self.lingering.iter().filter_map(Weak::upgrade).map(|ring| ring.memory()).sum()
     }
 
     fn forget_idle(&mut self, now: Moment) {
@@ -171,14 +209,15 @@ impl Used {
     /// Whether there may be one more. If so, what `even` becomes by it.
     fn check(&self, quota: &Quota, of_all: bool, bytes: u64, now: Moment) -> Result<Moment, Error> {
         let reached = |what, most, used| Reached::for_now(what, most, used, of_all);
-        let room = |most| reached(Bound::TranscriptBytes, most, self.transcript_bytes);
+        let taken = self.transcript_bytes.saturating_add(self.lingering_bytes);
+        let room = |most| reached(Bound::TranscriptBytes, most, taken);
         if let Some(most) = quota.transcript_bytes.filter(|most| bytes > *most) {
             return Err(Error::Quota(Reached { retry: None, ..room(most) }));
         }
         if let Some(most) = quota.live.filter(|most| self.live >= *most) {
             return Err(Error::Quota(reached(Bound::LiveProcesses, most, self.live)));
         }
-        let with_it = self.transcript_bytes.saturating_add(bytes);
+        let with_it = taken.saturating_add(bytes);
         if let Some(most) = quota.transcript_bytes.filter(|most| with_it > *most) {
             return Err(Error::Quota(room(most)));
         }
@@ -195,6 +234,15 @@ impl Used {
     }
 }
 
+/// Memory that the ring of a process may take.
+fn ring_bytes(spec: &Spec) -> u64 {
+    spec.overflow.ring_bytes(spec.transcript_bytes)
+}
+
+fn is_same(lingering: &Weak<Ring>, ring: Option<&Arc<Ring>>) -> bool {
+    ring.is_some_and(|ring| std::ptr::eq(lingering.as_ptr(), Arc::as_ptr(ring)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -206,7 +254,7 @@ mod tests {
             live: some(live),
             transcript_bytes: some(mib << 20),
             starts_per_second: some(starts),
-            streams: None,
+            ..Quota::default()
         }
     }
 
@@ -217,7 +265,7 @@ mod tests {
     fn start(usage: &mut Usage, caller: &str, now: Moment) -> Result<(), Reached> {
         let record = Record { by: caller.into(), ..record("p", 1) };
         match usage.admit(caller, &record.spec, now) {
-            Ok(()) => usage.begin(&record),
+            Ok(()) => usage.begin(&record, None),
             Err(Error::Quota(reached)) => return Err(reached),
             Err(other) => panic!("{other}"),
         }
@@ -256,6 +304,31 @@ mod tests {
         assert_eq!(refused(start(&mut usage, "a", 0)), reached);
         start(&mut usage, "b", 0).unwrap();
         end(&mut usage, "a");
+        start(&mut usage, "a", 0).unwrap();
+    }
+
+    #[test]
+    fn ring_counts_for_all_callers_until_nothing_maps_it() {
+        let mut usage = usage(Quota::default(), quota(0, 9, 0));
+        let (ring, _fd) = Ring::create(2 << 20, 1).unwrap();
+        ring.header().head.store(2 << 20, std::sync::atomic::Ordering::Relaxed);
+        let (ring, taken) = (Arc::new(ring), 2 << 20);
+        usage.linger(Some(&ring));
+        usage.linger(Some(&ring));
+        let (what, used, of_all) = refused(start(&mut usage, "a", 0));
+        assert_eq!((what, of_all), (Bound::TranscriptBytes, true));
+        assert!((taken..2 * taken).contains(&used), "{used}");
+        drop(ring);
+        start(&mut usage, "a", 0).unwrap();
+    }
+
+    #[test]
+    fn ring_of_a_counted_process_is_charged_once() {
+        let mut usage = usage(Quota::default(), quota(0, 16, 0));
+        let (ring, _fd) = Ring::create(1 << 20, 1).unwrap();
+        let ring = Arc::new(ring);
+        usage.linger(Some(&ring));
+        usage.begin(&record("p", 1), Some(&ring));
         start(&mut usage, "a", 0).unwrap();
     }
 

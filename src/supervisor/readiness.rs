@@ -7,15 +7,11 @@
 mod commands;
 mod ports;
 
-use regex::bytes::RegexBuilder;
-
 use super::observe::{SEARCHED, search};
+use super::worker_pool::Workers;
 use crate::keeper_client::{Keeper, Output};
 use crate::process::{Launch, Probe};
-use crate::transcript::Matcher;
-
-/// Bytes that the states which are built while matching may take, as for whoever waits for output.
-const CACHED: usize = 1 << 20;
+use crate::transcript::{Matcher, OutputRegex};
 
 /// A process that is not ready yet.
 pub struct Candidate {
@@ -31,6 +27,8 @@ pub struct Candidate {
     pub first_seq: u64,
     /// How a command is started beside it, but for its arguments and its run.
     pub beside: Launch,
+    /// The worker threads for the caller that started it.
+    pub workers: Workers,
     /// Hears how an attempt failed, if that is news.
     pub tell: Box<dyn Fn(String) + Send + Sync>,
 }
@@ -45,9 +43,12 @@ pub async fn ready(probe: Probe, candidate: Candidate) {
 }
 
 async fn printed(pattern: &str, candidate: &Candidate) {
-    let regex = match RegexBuilder::new(pattern).dfa_size_limit(CACHED).build() {
-        Ok(regex) => regex,
-        Err(error) => {
+    let (workers, text) = (&candidate.workers, pattern.to_owned());
+    let regex = match workers.run(move || OutputRegex::accepted(&text)).await {
+        Ok(Ok(regex)) => regex,
+        // The server ends.
+        Err(_) => return std::future::pending().await,
+        Ok(Err(error)) => {
             // It was compiled when it was accepted.
             let process = &candidate.beside.id;
             tracing::error!(%error, process, "a pattern that was accepted cannot be used");
@@ -68,7 +69,7 @@ async fn printed(pattern: &str, candidate: &Candidate) {
             }
             continue;
         }
-        match search(matcher, batch.chunks).await {
+        match search(workers, matcher, batch.chunks).await {
             Ok((_, Some(_))) => return,
             Ok((searched, None)) => matcher = searched,
             // The server ends.

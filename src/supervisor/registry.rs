@@ -274,6 +274,11 @@ impl Registry {
         Page { entries, more: matching.next().is_some() }
     }
 
+    /// How many records there are.
+    pub(super) fn len(&self) -> usize {
+        self.read().by_id.len()
+    }
+
     pub(super) fn enter(&self, entry: &Arc<Entry>) {
         let Seen { record, .. } = entry.seen();
         let mut tables = self.write();

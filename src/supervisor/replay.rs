@@ -3,29 +3,33 @@
 //! Keeps nothing of a terminal: the kept transcript is read from its beginning whenever someone
 //! asks, on a thread apart if it is long. Who goes on typing keeps a place of its own.
 
-use std::sync::{Arc, Weak};
+use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::sync::Semaphore;
-use tokio::task::spawn_blocking;
 
 use super::Supervisor;
 use super::error::Error;
 use super::observe::Observer;
 use super::registry::Entry;
-use crate::process::{Key, Keyboard};
+use super::worker_pool::Step;
+use crate::process::{Key, Keyboard, Size};
 use crate::terminal::{CursorMode, Picture, Screen};
-use crate::transcript::Batch;
+use crate::transcript::{Batch, Chunk};
 
 /// Bytes that are read from the ring in one go.
 const BATCH: usize = 64 << 10;
 
-/// Bytes that are played at most between two looks at whether anyone still waits.
+/// Bytes that are played at most between two looks at the clock.
 const PIECE: usize = 4 << 10;
 
 /// Cells that such a piece may change at most: a sequence of three bytes can change all.
 const CELLS: usize = 16 << 20;
+
+/// How long a step holds a worker thread.
+const STEP_TIME: Duration = Duration::from_millis(20);
 
 /// How long one screen may take to be worked out. The default transcript takes a fraction of a
 /// second, unless it was made to take long.
@@ -34,27 +38,29 @@ const LONGEST: Duration = Duration::from_secs(30);
 /// Bytes that are looked through where everything else runs, too.
 const LOOKED_HERE: usize = 4 << 10;
 
-/// Screens that are worked out, or long transcripts that are looked through, at a time: each takes
-/// a processor, and a screen up to 100 MB if it is as large as can be.
-static SCREENS: Semaphore = Semaphore::const_new(2);
+/// Screens that are worked out at a time: each takes up to 100 MB if it is as large as can be.
+/// One caller has at most half of them.
+static SCREENS: Semaphore = Semaphore::const_new(4);
+
+/// What the answer with a screen takes at most: what clients take unless told otherwise.
+pub const SCREEN_BYTES: usize = 4 << 20;
 
 impl Supervisor {
-    /// What a terminal shows, and the number of the first chunk that is not on it.
+    /// What a terminal shows, and the number of the first chunk that is not on it. Reserves
+    /// [`SCREEN_BYTES`] of the caller's budget.
     pub async fn screen(&self, entry: &Arc<Entry>) -> Result<(Picture, u64), Error> {
         if entry.sizes().is_empty() {
             return Err(Error::NotATerminal(entry.seen().record.id.to_string()));
         }
-        let permit = SCREENS.acquire().await.map_err(|_| Error::ShuttingDown)?;
-        let (observer, entry) = (self.observe_launch(entry).await?, Arc::clone(entry));
-        let waiting = Arc::new(());
-        let left = Arc::downgrade(&waiting);
-        let played = spawn_blocking(move || {
-            let _permit = permit;
-            play(observer, &entry, &left)
-        });
-        let played = played.await.map_err(|_| Error::ShuttingDown)?;
-        drop(waiting);
-        played.ok_or(Error::ScreenTooCostly)
+        let _turn = self.ticket.screen_turn().await?;
+        self.ticket.hold(SCREEN_BYTES).await?;
+        let _permit = SCREENS.acquire().await.map_err(|_| Error::ShuttingDown)?;
+        let observer = self.observe_launch(entry).await?;
+        let workers = observer.workers().clone();
+        let Some(playback) = Playback::new(observer, entry) else {
+            return Err(Error::NotATerminal(entry.seen().record.id.to_string()));
+        };
+        workers.run_steps(playback, Playback::step).await?.ok_or(Error::ScreenTooCostly)
     }
 
     /// The output of a process from its launch on, which has a terminal of its own.
@@ -64,36 +70,76 @@ impl Supervisor {
     }
 }
 
-/// Plays what is there by now. None: nobody waits for it any more, or it takes too long.
-fn play(mut observer: Observer, entry: &Entry, waiting: &Weak<()>) -> Option<(Picture, u64)> {
-    let begin = Instant::now();
-    let there = observer.figures().next_seq;
-    // Looked at afterwards: what is there was printed at one of these.
-    let sizes = entry.sizes();
-    let (_, first) = *sizes.first()?;
-    let cells = sizes.iter().map(|(_, size)| usize::from(size.rows) * usize::from(size.cols)).max();
-    let piece = (CELLS / cells.unwrap_or(1)).clamp(16, PIECE);
-    let mut screen = Screen::new(first, sizes.len() > 1);
-    let mut sizes = sizes.into_iter().peekable();
-    while observer.next_seq() < there {
-        let batch = observer.read_blocking(BATCH);
-        if batch.chunks.is_empty() && batch.gap.is_none() {
-            break;
-        }
-        for chunk in batch.chunks {
-            while let Some((_, size)) = sizes.next_if(|(seq, _)| *seq <= chunk.seq) {
-                screen.resize(size);
-            }
-            for piece in chunk.data.chunks(piece) {
-                screen.feed(piece);
-                if waiting.strong_count() == 0 || begin.elapsed() > LONGEST {
-                    return None;
-                }
-            }
-        }
+/// A screen that is being worked out, step by step.
+struct Playback {
+    observer: Observer,
+    screen: Screen,
+    /// Sizes that are still to come, and the chunk with which each of them begins.
+    sizes: VecDeque<(u64, Size)>,
+    /// Read, and not played yet.
+    chunks: VecDeque<Chunk>,
+    /// The first chunk that is not to be played.
+    end: u64,
+    /// Bytes that are played without a look at the clock.
+    piece: usize,
+    /// Time that all steps took together.
+    spent: Duration,
+}
+
+impl Playback {
+    /// Begins with what is there by now; none: there is no terminal.
+    fn new(observer: Observer, entry: &Entry) -> Option<Playback> {
+        let end = observer.figures().next_seq;
+        // Looked at afterwards: what is there was printed at one of these.
+        let sizes = VecDeque::from(entry.sizes());
+        let (_, first) = *sizes.front()?;
+        let cells = |(_, size): &(u64, Size)| usize::from(size.rows) * usize::from(size.cols);
+        let cells = sizes.iter().map(cells).max().unwrap_or(1);
+        let piece = (CELLS / cells.max(1)).clamp(16, PIECE);
+        let screen = Screen::new(first, sizes.len() > 1);
+        let (chunks, spent) = (VecDeque::new(), Duration::ZERO);
+        Some(Playback { observer, screen, sizes, chunks, end, piece, spent })
     }
-    sizes.for_each(|(_, size)| screen.resize(size));
-    Some((screen.picture(), observer.next_seq()))
+
+    /// Plays for a short while. None: it takes too long altogether.
+    fn step(mut self) -> Step<Playback, Option<(Picture, u64)>> {
+        let begin = Instant::now();
+        while begin.elapsed() < STEP_TIME {
+            if !self.play_piece() {
+                self.sizes.iter().for_each(|(_, size)| self.screen.resize(*size));
+                return Step::Done(Some((self.screen.picture(), self.observer.next_seq())));
+            }
+        }
+        self.spent += begin.elapsed();
+        if self.spent > LONGEST { Step::Done(None) } else { Step::More(self) }
+    }
+
+    /// Plays some more. False: all was played.
+    fn play_piece(&mut self) -> bool {
+        let Some(chunk) = self.chunks.front_mut() else { return self.read() };
+        while self.sizes.front().is_some_and(|(seq, _)| *seq <= chunk.seq)
+            && let Some((_, size)) = self.sizes.pop_front()
+        {
+            self.screen.resize(size);
+        }
+        let length = self.piece.min(chunk.data.len());
+        self.screen.feed(&chunk.data.split_to(length));
+        if chunk.data.is_empty() {
+            self.chunks.pop_front();
+        }
+        true
+    }
+
+    /// Reads the next chunks. False: there are none.
+    fn read(&mut self) -> bool {
+        if self.observer.next_seq() >= self.end {
+            return false;
+        }
+        let batch = self.observer.read_blocking(BATCH);
+        let something = !batch.chunks.is_empty() || batch.gap.is_some();
+        self.chunks = batch.chunks.into();
+        something
+    }
 }
 
 /// Someone who presses keys of a process.
@@ -154,17 +200,12 @@ impl Looked {
         if !self.take(batch, there) {
             return Ok(self);
         }
-        let permit = SCREENS.acquire().await.map_err(|_| Error::ShuttingDown)?;
-        let look = move || {
-            let _permit = permit;
-            loop {
-                let batch = self.observer.read_blocking(BATCH);
-                if !self.take(batch, there) {
-                    return self;
-                }
-            }
+        let workers = self.observer.workers().clone();
+        let step = move |mut looked: Looked| {
+            let batch = looked.observer.read_blocking(BATCH);
+            if looked.take(batch, there) { Step::More(looked) } else { Step::Done(looked) }
         };
-        spawn_blocking(look).await.map_err(|_| Error::ShuttingDown)
+        workers.run_steps(self, step).await
     }
 
     /// Takes some more. False: there is none.

@@ -37,22 +37,22 @@ impl Finished {
         }
     }
 
-    /// The oldest one, if it must go.
+    /// The oldest one, if it must go. The newest one stays until another finishes, whatever its
+    /// size and age: its caller can still read it.
     pub(super) fn excess(&self, keep: &Keep, now: u64) -> Option<Arc<str>> {
-        let ((time, _), (id, _)) = self.records.first_key_value()?;
-        let over = self.records.len() > keep.count
-            || self.bytes > keep.bytes
-            || expiry(*time, keep) <= now;
-        over.then(|| Arc::clone(id))
+        let expiry = self.next_expiry(keep)?;
+        let over = self.records.len() > keep.count || self.bytes > keep.bytes || expiry <= now;
+        self.oldest_first().next().filter(|_| over).cloned()
     }
 
     pub(super) fn oldest_first(&self) -> impl Iterator<Item = &Arc<str>> {
         self.records.values().map(|(id, _)| id)
     }
 
-    /// When the oldest one will be too old, in nanoseconds since 1970.
+    /// When the oldest one will be too old, in nanoseconds since 1970. None: it is the newest.
     pub(super) fn next_expiry(&self, keep: &Keep) -> Option<u64> {
-        self.records.first_key_value().map(|((time, _), _)| expiry(*time, keep))
+        let (time, _) = self.records.keys().next().filter(|_| self.records.len() > 1)?;
+        Some(expiry(*time, keep))
     }
 }
 
@@ -83,10 +83,23 @@ mod tests {
     }
 
     #[test]
+    fn newest_record_stays_until_another_finishes() {
+        let none = Keep { count: 0, age: Duration::ZERO, bytes: 0 };
+        let mut records = finished(&[(5, 2000)]);
+        for keep in [KEEP, none] {
+            assert_eq!(records.excess(&keep, u64::MAX), None);
+            assert_eq!(records.next_expiry(&keep), None);
+        }
+        records.insert(6, 2, &"p2".into(), 1);
+        assert_eq!(records.excess(&KEEP, 10).unwrap(), "p1".into());
+    }
+
+    #[test]
     fn what_was_removed_no_longer_counts() {
         let mut records = finished(&[(5, 600), (6, 600)]);
         records.remove(5, 1);
         assert_eq!(records.excess(&KEEP, 10), None);
+        records.insert(7, 3, &"p3".into(), 1);
         assert_eq!(records.next_expiry(&KEEP), Some(106));
     }
 }

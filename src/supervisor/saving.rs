@@ -66,6 +66,8 @@ impl Saver {
         }
         let mut failed = None;
         for (record, ring) in printing {
+            // Whatever was read of it since the last time: transcripts are not this process's memory.
+            ring.unmap_pages();
             let saved = self.saved.get(&key(&record));
             let next = saved.map(|saved| saved.written.archived.figures.next_seq);
             if next == Some(ring.figures().next_seq) && !record.may_be_filed() {
@@ -97,6 +99,7 @@ impl Saver {
                 }
             }
             let written = archives.write(&record, &ring, ended)?;
+            ring.unmap_pages();
             Ok(Some(Saved { written, at: Instant::now() }))
         };
         let saved = self.archives.in_turn(save).await?;

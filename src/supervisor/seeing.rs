@@ -11,6 +11,7 @@ use super::registry::{Counts, Entry, Page};
 use crate::access::{Caller, Does};
 use crate::events::{Event, Tail};
 use crate::process::{Record, Selector};
+use crate::telemetry::refusals;
 
 impl Supervisor {
     /// Whose handle it is.
@@ -41,6 +42,11 @@ impl Supervisor {
     ) -> Page {
         let meant = |record: &Record| self.caller.means(selector, record);
         self.parts.registry.list(meant, live_only, before, size)
+    }
+
+    /// How many records there are, of all callers.
+    pub fn record_count(&self) -> usize {
+        self.parts.registry.len()
     }
 
     /// How many processes there are.
@@ -76,7 +82,9 @@ pub(super) fn reaches(caller: &Caller, record: &Record) -> bool {
         // the next.
         let (caller, process) = (caller.name.as_str(), &*record.id);
         let result = "outside of the scope";
-        tracing::warn!(target: "procyard::audit", caller, call = "", process, result);
+        if refusals::has_line(caller, result) {
+            tracing::warn!(target: "procyard::audit", caller, call = "", process, result);
+        }
     }
     sees
 }

@@ -21,14 +21,15 @@ use super::effects::{Action, Begun, Effects, Killed, Receiver, Reply};
 use super::error::Error;
 use super::queue::{Capacity, Queues};
 use super::quota::Usage;
+use super::registry::Seen;
 use super::retention::{Finished, Keep};
 use crate::access::Caller;
 use crate::events::Event;
 use crate::keeper_client::{Report, Spawned};
 use crate::process::lifecycle::{Ask, Consequence, Happening, Order};
 use crate::process::{
-    Archived, Cause, Descendant, End, Exit, Kind, Moment, Phase, Record, Selector, Spec, Stop,
-    StructuredOutput,
+    Archived, Cause, End, Exit, Kind, Moment, Phase, Record, Selector, Spec, Stop,
+    StructuredOutput, TreeSignal, signal,
 };
 use crate::store::Change;
 use archiving::archive;
@@ -69,7 +70,9 @@ pub(super) enum Input {
     /// The keeper's answer to a spawn.
     Spawned { id: Arc<str>, result: Result<Spawned, Error> },
     /// The keeper's answer to a question about a tree.
-    Answered { id: Arc<str>, ask: Ask, members: Vec<Descendant> },
+    Answered { id: Arc<str>, ask: Ask, outcome: TreeSignal },
+    /// The descendants that outlived a finished process were killed, as far as SIGKILL ends them.
+    RestKilled { seen: Seen, outcome: TreeSignal, reply: Reply<Killed> },
     /// The probe of a launch was met.
     Ready { id: Arc<str>, launch: u32 },
     /// An attempt to find a launch ready has failed.
@@ -219,12 +222,9 @@ impl State {
         match input {
             Input::Call(caller, call) => self.call(&caller, call, now, then),
             Input::Spawned { id, result } => self.spawned(&id, result, now, then),
-            Input::Answered { id, ask, members } => {
-                let happening = match ask {
-                    Ask::Signal(signal) => Happening::Signalled { signal, members },
-                    Ask::Look => Happening::Seen { members },
-                };
-                self.happen(&id, happening, now, then);
+            Input::Answered { id, ask, outcome } => self.answered(&id, ask, outcome, now, then),
+            Input::RestKilled { seen, outcome, reply } => {
+                self.rest_killed(seen, outcome, reply, then);
             }
             Input::Ready { id, launch } => self.ready(&id, launch, now, then),
             Input::NotReady { id, launch, why } => self.not_ready(&id, launch, why),
@@ -255,6 +255,25 @@ impl State {
             }
             None => {}
         }
+    }
+
+    fn answered(
+        &mut self,
+        id: &Arc<str>,
+        ask: Ask,
+        outcome: TreeSignal,
+        now: Now,
+        then: &mut Effects,
+    ) {
+        let leftover = self.slots.get(id).is_some_and(|slot| slot.held.is_none());
+        if leftover && outcome.unkillable.is_empty() {
+            return self.leftover_ended(id, now, then);
+        }
+        let happening = match ask {
+            Ask::Signal(signal) => Happening::Signalled { signal, outcome },
+            Ask::Look => Happening::Seen { members: outcome.members },
+        };
+        self.happen(id, happening, now, then);
     }
 
     /// Nothing can print any more.
@@ -313,7 +332,9 @@ impl State {
         if slot.exiting && matches!(happening, Happening::Stop(_) | Happening::Tick { .. }) {
             return;
         }
-        let Consequence { events, asks, ended, start } = slot.life.apply(happening, now.moment);
+        let killed = matches!(happening, Happening::Signalled { signal: signal::KILL, .. });
+        let consequence = slot.life.apply(happening, now.moment);
+        let Consequence { events, asks, ended, start, kill_failed } = consequence;
         let mut changed = !events.is_empty();
         for kind in events {
             let Some(phase) = slot.phase_after(kind, now.wall) else { continue };
@@ -328,18 +349,25 @@ impl State {
             slot.set_phase(phase);
             changed = true;
         }
+        if killed && slot.set_unkillable(slot.life.unkillable().to_vec()) {
+            then.actions.push(Action::Publish(Arc::clone(&slot.entry), slot.seen()));
+            changed = true;
+        }
         if changed {
             then.changes.push(Change::Update(Arc::clone(&slot.record)));
         }
-        if let Some(held) = &slot.held {
-            let ask = |ask| Action::Ask { id: Arc::clone(id), key: held.key, ask };
-            then.actions.extend(asks.into_iter().map(ask));
+        if kill_failed {
+            slot.answer_kill_failed(then);
         }
+        then.actions.extend(asks.into_iter().filter_map(|ask| slot.ask(ask)));
         if let Some(ended) = ended {
             self.ended(id, ended, now, then);
         }
         if start {
             self.launch(id, now, then);
+        }
+        if kill_failed {
+            self.over(then);
         }
         self.set_timer(id);
     }

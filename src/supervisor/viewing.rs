@@ -11,9 +11,10 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 use super::error::Error;
-use super::observe::{Observer, SEARCHED, apart};
+use super::observe::{Observer, SEARCHED, apart, steps};
+use super::worker_pool::Workers;
 use crate::process::AnyOf;
-use crate::transcript::{Answer, Batch, Chunk, Gap, Omitted, Stream, View, Viewer};
+use crate::transcript::{Answer, Batch, CHUNK_COST, Chunk, Gap, Omitted, Stream, View, Viewer};
 
 pub use live::{LiveView, Sight};
 
@@ -45,10 +46,13 @@ impl Observer {
         if view.is_plain() {
             return self.show_plain(view.max_bytes, streams, patience).await;
         }
-        let Look { viewer, gap, end, .. } = self.look(view, streams, patience).await?;
-        let live = !self.at_end();
-        let answer = apart(viewer.pending(), move || viewer.finish(live)).await?;
+        let look = self.look(view, streams, patience).await?;
+        let Look { viewer, workers, gap, end, held, .. } = look;
+        let (live, cost) = (!self.at_end(), viewer.cost(0));
+        let finish = move || viewer.finish(live);
+        let answer = apart(&workers, cost, finish).await?;
         let Answer { chunks, omitted, end: full } = answer;
+        self.ticket().release(held.saturating_sub(cost_of(&chunks)));
         let end = full.or(end);
         match end {
             Some(seq) => self.remember_at(seq),
@@ -74,10 +78,16 @@ impl Observer {
         let there = self.figures().next_seq;
         let mut shown = Shown::default();
         loop {
-            let Batch { gap, chunks } = self.take(max_bytes).await;
+            let room = max_bytes.min(self.unread_bytes());
+            self.ticket().hold(room).await?;
+            // What came meanwhile is for the next answer. Two chunks always fit, so that a small
+            // answer has what is in a file and what is in the ring.
+            let most = max_bytes.min(room.max(2 * SEARCHED));
+            let Batch { gap, chunks } = self.take(most).await;
             shown.gap = shown.gap.or(gap);
             let nothing = chunks.is_empty();
             shown.chunks = wanted(chunks, streams);
+            self.ticket().release(room.saturating_sub(cost_of(&shown.chunks)));
             if !shown.chunks.is_empty() || shown.gap.is_some() || self.at_end() {
                 break;
             }
@@ -108,6 +118,9 @@ impl Observer {
         // As it is without lines to select: an answer is one batch.
         let room = if view.has_ends() || view.grep.is_some() { SEARCHED } else { view.max_bytes };
         loop {
+            let most = view.max_bytes.min(self.unread_bytes());
+            self.ticket().hold(most.saturating_sub(look.held)).await?;
+            look.held = look.held.max(most);
             let Batch { gap, chunks } = self.take(room).await;
             if let Some(gap) = gap {
                 if look.has_taken && !view.has_ends() {
@@ -133,6 +146,10 @@ impl Observer {
                 return Ok(look);
             }
             if nothing {
+                // While it waits it holds what it has, not what it may have.
+                let pending = look.viewer.pending().min(look.held);
+                self.ticket().release(look.held - pending);
+                look.held = pending;
                 self.changed_until(patience).await?;
             }
         }
@@ -150,6 +167,7 @@ impl Observer {
 /// A view that is led over a transcript.
 struct Look {
     viewer: Viewer,
+    workers: Workers,
     /// Where it began.
     since: u64,
     /// What is missing from there on.
@@ -159,6 +177,8 @@ struct Look {
     has_taken: bool,
     /// Bytes of all streams since it began, or began anew.
     taken: u64,
+    /// Bytes that are reserved for the answer.
+    held: usize,
 }
 
 impl Look {
@@ -171,7 +191,9 @@ impl Look {
     ) -> Result<Look, Error> {
         let since = observer.next_seq();
         let before = observer.look_back(view.looks_back());
-        let look = Look { viewer, since, gap: None, end: None, has_taken: false, taken: 0 };
+        let workers = observer.workers().clone();
+        let (gap, end, has_taken, taken, held) = (None, None, false, 0, 0);
+        let look = Look { viewer, workers, since, gap, end, has_taken, taken, held };
         let look = look.over(before, streams).await?;
         Ok(Look { has_taken: false, taken: 0, ..look })
     }
@@ -180,13 +202,24 @@ impl Look {
     async fn over(mut self, chunks: Vec<Chunk>, streams: &AnyOf<Stream>) -> Result<Look, Error> {
         self.has_taken |= !chunks.is_empty();
         self.taken += bytes(&chunks);
-        let chunks = wanted(chunks, streams);
-        let bytes = bytes(&chunks) as usize;
-        let feed = move || {
-            self.viewer.feed(&chunks);
-            self
-        };
-        apart(bytes, feed).await
+        let workers = self.workers.clone();
+        for chunks in self.steps(wanted(chunks, streams)) {
+            let cost = self.viewer.cost(bytes(&chunks) as usize);
+            let feed = move || {
+                self.viewer.feed(&chunks);
+                self
+            };
+            self = apart(&workers, cost, feed).await?;
+        }
+        Ok(self)
+    }
+
+    /// What is fed in one go: all, unless each byte is searched.
+    fn steps(&self, chunks: Vec<Chunk>) -> Vec<Vec<Chunk>> {
+        match self.viewer.step_bytes() {
+            Some(step) => steps(chunks, step),
+            None => vec![chunks],
+        }
     }
 
     /// Begins anew behind chunks that are missing. What was read before them is gone by now, too.
@@ -204,17 +237,22 @@ impl Look {
     }
 
     async fn would_show(self) -> Result<(Look, bool), Error> {
-        let bytes = self.viewer.pending();
+        let (workers, cost) = (self.workers.clone(), self.viewer.cost(0));
         let look = move || {
             let shows = self.viewer.would_show();
             (self, shows)
         };
-        apart(bytes, look).await
+        apart(&workers, cost, look).await
     }
 }
 
 fn bytes(chunks: &[Chunk]) -> u64 {
     chunks.iter().map(|chunk| chunk.data.len() as u64).sum()
+}
+
+/// What chunks count for in an answer.
+fn cost_of(chunks: &[Chunk]) -> usize {
+    bytes(chunks) as usize + chunks.len() * CHUNK_COST as usize
 }
 
 fn wanted(chunks: Vec<Chunk>, streams: &AnyOf<Stream>) -> Vec<Chunk> {

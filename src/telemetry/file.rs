@@ -24,10 +24,7 @@ static LOG: OnceLock<Log> = OnceLock::new();
 /// Has stderr be this file from now on, for this process and for whom it starts. To be called
 /// before any thread is started.
 pub fn begin(path: &Path) -> io::Result<()> {
-    // Whoever starts this process may have another directory by then.
-    let path = std::path::absolute(path)?;
-    let log =
-        Log { previous: previous(&path), path, most_bytes: MOST_BYTES, alone: Mutex::new(()) };
+    let log = Log::new(path, MOST_BYTES)?;
     // What cannot be opened now may be later, when the next line is written.
     let log = LOG.get_or_init(|| log);
     Ok(rustix::stdio::dup2_stderr(open(&log.path)?)?)
@@ -55,7 +52,8 @@ pub fn previous(path: &Path) -> PathBuf {
     name.into()
 }
 
-struct Log {
+/// A file of bounded size at a path.
+pub(super) struct Log {
     path: PathBuf,
     previous: PathBuf,
     most_bytes: u64,
@@ -64,6 +62,17 @@ struct Log {
 }
 
 impl Log {
+    /// A log whose file becomes the previous one when it has `most_bytes`.
+    pub(super) fn new(path: &Path, most_bytes: u64) -> io::Result<Log> {
+        // The directory of this process may be another when the file is opened again.
+        let path = std::path::absolute(path)?;
+        Ok(Log { previous: previous(&path), path, most_bytes, alone: Mutex::new(()) })
+    }
+
+    pub(super) fn open(&self) -> io::Result<File> {
+        open(&self.path)
+    }
+
     fn tend(&self) {
         // Whoever has it sees to it, and this line goes where the one before went.
         let Ok(_alone) = self.alone.try_lock() else { return };
@@ -73,7 +82,7 @@ impl Log {
     }
 
     /// The file to write to instead of this one, if it is to be another.
-    fn follow(&self, own: BorrowedFd<'_>) -> Option<File> {
+    pub(super) fn follow(&self, own: BorrowedFd<'_>) -> Option<File> {
         let found = rustix::fs::fstat(own).ok()?;
         if self.is_at_path(&found) {
             // Only a file can be too large, or put aside.

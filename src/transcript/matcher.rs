@@ -3,8 +3,7 @@
 //! Owns the tail of each stream that a match may begin in. Streams are searched apart: what a
 //! process says on stderr does not come between two halves of a line on stdout.
 
-use regex::bytes::Regex;
-
+use super::output_regex::OutputRegex;
 use super::{Chunk, Stream};
 
 /// Bytes before a chunk in which a match may begin.
@@ -21,7 +20,7 @@ pub struct Match {
 
 /// A search under way.
 pub struct Matcher {
-    regex: Regex,
+    regex: OutputRegex,
     tails: [Tail; 4],
 }
 
@@ -35,7 +34,7 @@ struct Tail {
 
 impl Matcher {
     /// A search that begins.
-    pub fn new(regex: Regex) -> Matcher {
+    pub fn new(regex: OutputRegex) -> Matcher {
         Matcher { regex, tails: Default::default() }
     }
 
@@ -44,7 +43,9 @@ impl Matcher {
     pub fn feed(&mut self, chunks: &[Chunk]) -> Option<Match> {
         let streams = [Stream::Stdout, Stream::Stderr, Stream::Terminal];
         let found = streams.into_iter().filter_map(|stream| self.search(stream, chunks));
-        found.min_by_key(|found| found.seq)
+        let found = found.min_by_key(|found| found.seq);
+        self.regex.drop_cache();
+        found
     }
 
     fn search(&mut self, stream: Stream, chunks: &[Chunk]) -> Option<Match> {
@@ -60,9 +61,8 @@ impl Matcher {
         // Behind a cut, the first byte stands for all that went before: no line begins there.
         let from = usize::from(tail.cut).min(tail.bytes.len());
         if let Some(found) = self.regex.find_at(&tail.bytes, from) {
-            let text = String::from_utf8_lossy(found.as_bytes()).into_owned();
-            let seq =
-                ends.iter().find(|(end, _)| found.end() <= *end).map_or(*last, |(_, seq)| *seq);
+            let text = String::from_utf8_lossy(&tail.bytes[found.clone()]).into_owned();
+            let seq = ends.iter().find(|(end, _)| found.end <= *end).map_or(*last, |(_, seq)| *seq);
             return Some(Match { seq, text });
         }
         if tail.bytes.len() > REACH {
@@ -73,9 +73,15 @@ impl Matcher {
         None
     }
 
-    /// Bytes that the next search goes through, besides what is new.
-    pub fn pending(&self) -> usize {
-        self.tails.iter().map(|tail| tail.bytes.len()).sum()
+    /// What a search through so many new bytes costs, as [`OutputRegex::search_cost`].
+    pub fn cost(&self, new_bytes: usize) -> usize {
+        let pending: usize = self.tails.iter().map(|tail| tail.bytes.len()).sum();
+        self.regex.search_cost(pending + new_bytes)
+    }
+
+    /// Bytes of output to search in one step.
+    pub fn step_bytes(&self) -> usize {
+        self.regex.step_bytes()
     }
 
     /// Forgets what went before: some chunks are missing.
@@ -93,7 +99,7 @@ mod tests {
     }
 
     fn matcher(pattern: &str) -> Matcher {
-        Matcher::new(Regex::new(pattern).unwrap())
+        Matcher::new(OutputRegex::new(pattern, false).unwrap())
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::ring::{Frame, Ring};
 use super::{Chunk, Gap, Stream};
 
 /// What a chunk counts for besides its bytes: there may be many of one byte.
-pub(super) const COST: u64 = 64;
+pub const COST: u64 = 64;
 
 /// How often one read may be lapped before it has anything. Each time the writer has gone round.
 const MOST_ROUNDS: u32 = 10_000;

@@ -22,7 +22,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::{Figures, Stream};
 
@@ -217,6 +217,15 @@ impl Ring {
     /// Memory that has been taken for it.
     pub fn memory(&self) -> u64 {
         self.header().head.load(Ordering::Relaxed).min(self.capacity) + self.data as u64
+    }
+
+    /// Takes its pages out of the page table of this process. They stay in memory, where the next
+    /// access finds them.
+    pub fn unmap_pages(&self) {
+        // SAFETY: the mapping is this Ring's own and shared, so that no byte of it is lost.
+        let _ = unsafe {
+            rustix::mm::madvise(self.base.as_ptr().cast(), self.mapped, Advice::LinuxDontNeed)
+        };
     }
 
     /// Bytes of the data area.

@@ -21,7 +21,7 @@ mod viewer;
 #[cfg(test)]
 mod tests;
 
-use regex::bytes::Regex;
+use super::output_regex::OutputRegex;
 
 pub use viewer::{Answer, Viewer};
 
@@ -44,7 +44,7 @@ pub struct View {
 #[derive(Clone, Debug)]
 pub struct Grep {
     /// What a line must match.
-    pub regex: Regex,
+    pub regex: OutputRegex,
     /// Lines of the same stream to show before and after each.
     pub context: usize,
 }
@@ -65,6 +65,11 @@ impl View {
     /// Chunks come as they are.
     pub fn is_plain(&self) -> bool {
         !self.strip_ansi && !self.has_ends() && self.grep.is_none()
+    }
+
+    /// Bytes that its regex takes.
+    pub fn compiled_bytes(&self) -> usize {
+        self.grep.as_ref().map_or(0, |grep| grep.regex.compiled_bytes())
     }
 
     /// Only the first or the last lines are shown.

@@ -14,11 +14,14 @@ mod kill;
 mod logs;
 mod ps;
 mod rerun;
+mod resolution;
 mod rm;
 mod running;
 mod screening;
 mod sending;
+mod socket_trust;
 mod starting_by_itself;
+mod targets;
 mod wait;
 
 use std::io::Read;

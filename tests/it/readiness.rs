@@ -2,15 +2,18 @@
 
 use std::net::TcpListener;
 use std::path::Path;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use procyard::keeper_client::Spawned;
 use procyard::process::{Launch, Probe};
-use procyard::supervisor::{Candidate, ready};
+use procyard::supervisor::{Candidate, WorkerPool, ready};
 use procyard::transcript::ring::MIN_CAPACITY;
 use tokio::task::JoinHandle;
 
 use crate::support::*;
+
+static WORKERS: LazyLock<WorkerPool> = LazyLock::new(|| WorkerPool::start().unwrap());
 
 /// Long enough for a probe to be tried several times.
 const SEVERAL_TRIES: Duration = Duration::from_millis(700);
@@ -36,6 +39,7 @@ fn awaiting(
         output: spawned.output.clone(),
         first_seq,
         beside,
+        workers: WORKERS.for_caller("test"),
         tell: Box::new(|_| {}),
     };
     tokio::spawn(ready(probe, candidate))

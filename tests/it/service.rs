@@ -18,6 +18,7 @@ mod ending;
 mod exhausting;
 mod following;
 mod hanging;
+mod hostile;
 mod killing;
 mod limiting;
 mod listing;

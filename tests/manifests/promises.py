@@ -50,6 +50,7 @@ def wrong_in_server(container, is_sidecar):
         yield probe.get("timeoutSeconds", 1) >= 5, f"its {kind} probe gives up before a busy machine answers"
         yield {"periodSeconds", "failureThreshold"} <= set(probe), f"how often its {kind} probe is tried is not said"
     yield any(arg.startswith("--root=") for arg in args) and "--no-new-privileges" in args, "what it runs is not confined"
+    yield "--grant-children=none" in args, "what it runs is an admin on its socket"
     mounts = [each["mountPath"] for each in container["volumeMounts"]]
     env = {each["name"]: each["value"] for each in container.get("env", [])}
     state = env.get("PROCYARD_STATE_DIR", "")

@@ -16,7 +16,7 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from
 /// Fails until its restarts are used up.
 pub(super) async fn failing(caller: &mut Caller) -> Option<()> {
     let restarts = 1 + caller.random.below(3) as u32;
-    let promise = Promise { restarts, ..Promise::exits(3) };
+    let promise = Promise { restarts, cause: pb::Cause::GaveUp, ..Promise::exits(3) };
     run(caller, "failing", &promise, "echo ran >>$PROCYARD_ID; exit 3").await
 }
 
@@ -37,6 +37,7 @@ async fn run(caller: &mut Caller, role: &'static str, promise: &Promise, line: &
         max_restarts: allowed,
         backoff_min: Some(specs::span(BACKOFF.0)),
         backoff_max: Some(specs::span(BACKOFF.1)),
+        give_up: None,
     };
     let (mode, service) = (pb::Mode::Service.into(), id.clone());
     let spec = pb::Spec { mode, service, restart: Some(restart), ..spec };

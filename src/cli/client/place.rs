@@ -3,11 +3,16 @@
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::getuid;
+
+use super::{CONNECT_TIMEOUT, Peer};
 use crate::config::{BadListen, Listen};
 
 /// Where a service is.
@@ -45,15 +50,38 @@ impl Place {
         !self.is_local() && !self.is_loopback()
     }
 
-    /// Connects to a Unix socket.
-    pub(in crate::cli) fn open(&self) -> io::Result<UnixStream> {
-        match self {
-            Place::Unix(path) => UnixStream::connect(path),
-            Place::Abstract(name) => {
-                UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)
+    /// Connects to a Unix socket of a server that root, this user or `server_uid` runs.
+    pub(in crate::cli) fn open(&self, server_uid: Option<u32>) -> io::Result<UnixStream> {
+        let stream = match self {
+            Place::Unix(path) => {
+                Listen::Unix(path.clone()).check_usual_socket()?;
+                connect(&SocketAddrUnix::new(path)?)?
             }
-            Place::Tcp(_) => Err(io::ErrorKind::Unsupported.into()),
+            Place::Abstract(name) => connect(&SocketAddrUnix::new_abstract_name(name.as_bytes())?)?,
+            Place::Tcp(_) => return Err(io::ErrorKind::Unsupported.into()),
+        };
+        // The credentials of the process that called listen(2): no path can be swapped for them.
+        let uid = Peer::of(&stream)?.uid;
+        if uid == 0 || uid == getuid().as_raw() || Some(uid) == server_uid {
+            return Ok(stream);
         }
+        let cause = format!(
+            "cannot trust the server: it is run by uid {uid}; if that is right, pass --server-uid {uid}"
+        );
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, cause))
+    }
+}
+
+/// Connects within a bounded time: a full backlog blocks.
+fn connect(address: &SocketAddrUnix) -> io::Result<UnixStream> {
+    let (family, flags) = (AddressFamily::UNIX, SocketFlags::CLOEXEC);
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    set_socket_timeout(&socket, Timeout::Send, Some(CONNECT_TIMEOUT))?;
+    match rustix::net::connect(&socket, address) {
+        Err(Errno::AGAIN) => {
+            Err(io::Error::new(io::ErrorKind::TimedOut, "it accepts no connections"))
+        }
+        connected => Ok(connected.map(|()| socket.into())?),
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::builder::BoolishValueParser;
 
 use crate::config::Listen;
-use crate::server::credentials::{Access, Given, Who, token_file};
+use crate::server::credentials::{Access, ChildGrant, Given, Who, token_file};
 use crate::server::tls::Files;
 
 /// Who is known, and what they may do.
@@ -24,6 +24,11 @@ pub(in crate::cli) struct AccessOptions {
     /// What follows is a role, owner=PATTERN, workspace=PATTERN and may=WHAT. Repeatable; in the environment separated by spaces.
     #[arg(long, value_name = "WHO=WHAT", env = "PROCYARD_GRANT", value_delimiter = ' ')]
     grant: Vec<Given>,
+    /// The most that processes which procyard runs may do on its Unix sockets: a role with
+    /// owner=PATTERN, workspace=PATTERN and may=WHAT as in --grant, or `none` to refuse them. A
+    /// process gets what its user and this both allow. The default: what its user may.
+    #[arg(long, value_name = "WHAT", env = "PROCYARD_GRANT_CHILDREN")]
+    grant_children: Option<ChildGrant>,
     /// Lets whoever comes over loopback do everything.
     #[arg(long, env = "PROCYARD_NO_AUTH_LOOPBACK", value_parser = BoolishValueParser::new())]
     no_auth_loopback: bool,
@@ -46,6 +51,7 @@ impl AccessOptions {
         Access {
             token_file: self.token_file.clone(),
             given: self.grant.clone(),
+            children: self.grant_children.clone(),
             open_loopback: self.no_auth_loopback,
             tls: files.map(|(certificate, key)| Files {
                 certificate,
@@ -55,10 +61,24 @@ impl AccessOptions {
         }
     }
 
+    /// Files of tokens, keys and certificates.
+    pub(super) fn named_files(&self, state_dir: &Path) -> Vec<PathBuf> {
+        let usual = [token_file::usual(state_dir), token_file::of_this_machine(state_dir)];
+        let chosen = [&self.token_file, &self.tls_cert, &self.tls_key, &self.tls_client_ca];
+        usual.into_iter().chain(chosen.into_iter().flatten().cloned()).collect()
+    }
+
     /// The same as arguments.
     pub(super) fn to_args(&self) -> Vec<OsString> {
-        let AccessOptions { token_file, grant, no_auth_loopback, tls_cert, tls_key, tls_client_ca } =
-            self;
+        let AccessOptions {
+            token_file,
+            grant,
+            grant_children,
+            no_auth_loopback,
+            tls_cert,
+            tls_key,
+            tls_client_ca,
+        } = self;
         let paths = [
             ("--token-file", token_file),
             ("--tls-cert", tls_cert),
@@ -70,12 +90,21 @@ impl AccessOptions {
             args.extend(path.iter().flat_map(|path| [name.into(), path.into()]));
         }
         args.extend(grant.iter().flat_map(|given| ["--grant".into(), given.to_string().into()]));
+        let children = grant_children.iter();
+        args.extend(children.flat_map(|most| ["--grant-children".into(), most.to_string().into()]));
         args.extend(no_auth_loopback.then(|| "--no-auth-loopback".into()));
         args
     }
 
     /// Whether the files can be used and these places listened on; or why not.
     pub(in crate::cli) fn check(&self, listen: &[Listen]) -> Result<(), String> {
+        if self.grant_children.is_some() && self.no_auth_loopback {
+            return Err(
+                "cannot use --grant-children with --no-auth-loopback: child processes could \
+                        connect over TCP as admins; use tokens over TCP"
+                    .into(),
+            );
+        }
         self.for_server().check()?;
         for doubt in self.doubts(listen) {
             tracing::warn!("{doubt}");
@@ -184,6 +213,7 @@ mod tests {
             "--tls-client-ca=/a",
             "--grant=uid:1=viewer",
             "--grant=cert:*=operator,owner=a",
+            "--grant-children=viewer,owner=b",
             "--no-auth-loopback",
         ]);
         let args = all.to_args();
@@ -204,6 +234,17 @@ mod tests {
             let refused = options.check(&far).unwrap_err();
             assert!(refused.contains("tcp://0.0.0.0:1: without credentials"), "{refused}");
         }
+    }
+
+    #[test]
+    fn grant_of_children_needs_credentials_over_loopback() {
+        let check = |args: &[&str]| parsed(args).check(&[]);
+        let refused = check(&["--grant-children=none", "--no-auth-loopback"]).unwrap_err();
+        assert!(
+            refused.starts_with("cannot use --grant-children with --no-auth-loopback: "),
+            "{refused}"
+        );
+        assert_eq!(check(&["--grant-children=none"]), Ok(()));
     }
 
     #[test]

@@ -5,8 +5,8 @@ use std::ffi::OsString;
 use super::at_least_one;
 use crate::supervisor::{Quota, Quotas};
 
-/// How much there may be. Whatever is not given has no bound, but for streams: nobody takes all
-/// of them from the others.
+/// How much there may be. Whatever is not given has no bound, but for streams, calls and what calls
+/// hold, all of which one caller must not take, and for transcripts where memory is limited.
 #[derive(clap::Args, Clone)]
 pub(super) struct QuotaOptions {
     /// Processes that may be live at a time, waiting ones included.
@@ -18,7 +18,9 @@ pub(super) struct QuotaOptions {
     /// Processes that may be started in a second.
     #[arg(long, value_name = "N", env = "PROCYARD_MAX_STARTS_PER_SECOND", value_parser = at_least_one)]
     max_starts_per_second: Option<usize>,
-    /// What transcripts of live processes may take, in MiB.
+    /// What transcripts may take of the memory, in MiB: all that those of live processes may become,
+    /// and those of finished ones until they are in files. The default is half of the memory limit of
+    /// the cgroup, or no bound where it has none.
     #[arg(long, value_name = "MIB", env = "PROCYARD_MAX_TRANSCRIPTS_MIB", value_parser = at_least_one)]
     max_transcripts_mib: Option<usize>,
     /// The same as --max-live, of one caller.
@@ -33,27 +35,37 @@ pub(super) struct QuotaOptions {
     /// The same as --max-transcripts-mib, of one caller.
     #[arg(long, value_name = "MIB", env = "PROCYARD_CALLER_MAX_TRANSCRIPTS_MIB", value_parser = at_least_one)]
     caller_max_transcripts_mib: Option<usize>,
+    /// Calls, besides streams, that one caller may have under way at a time.
+    #[arg(long, value_name = "N", env = "PROCYARD_CALLER_MAX_CALLS", value_parser = at_least_one, default_value = "256")]
+    caller_max_calls: Option<usize>,
+    /// Bytes that those calls may hold for answers that were not sent yet.
+    #[arg(long, value_name = "BYTES", env = "PROCYARD_CALLER_MAX_BYTES", value_parser = at_least_one, default_value = "67108864")]
+    caller_max_bytes: Option<usize>,
 }
 
 impl QuotaOptions {
     /// The same for the server that is started.
     pub(super) fn for_server(&self) -> Quotas {
-        let quota = |live: Option<usize>, streams: Option<usize>, starts: Option<usize>, mib| {
-            let number = |most: Option<usize>| most.map(|most| most as u64);
-            Quota {
+        let number = |most: Option<usize>| most.map(|most| most as u64);
+        let quota =
+            |live: Option<usize>, streams: Option<usize>, starts: Option<usize>, mib| Quota {
                 live: number(live),
                 streams: number(streams),
                 starts_per_second: number(starts),
                 transcript_bytes: number(mib).map(|mib| mib.saturating_mul(1 << 20)),
-            }
-        };
+                ..Quota::default()
+            };
         Quotas {
-            each: quota(
-                self.caller_max_live,
-                self.caller_max_streams,
-                self.caller_max_starts_per_second,
-                self.caller_max_transcripts_mib,
-            ),
+            each: Quota {
+                calls: number(self.caller_max_calls),
+                answer_bytes: number(self.caller_max_bytes),
+                ..quota(
+                    self.caller_max_live,
+                    self.caller_max_streams,
+                    self.caller_max_starts_per_second,
+                    self.caller_max_transcripts_mib,
+                )
+            },
             all: quota(
                 self.max_live,
                 self.max_streams,
@@ -74,6 +86,8 @@ impl QuotaOptions {
             caller_max_streams,
             caller_max_starts_per_second,
             caller_max_transcripts_mib,
+            caller_max_calls,
+            caller_max_bytes,
         } = self;
         let given = [
             ("--max-live", max_live),
@@ -84,6 +98,8 @@ impl QuotaOptions {
             ("--caller-max-streams", caller_max_streams),
             ("--caller-max-starts-per-second", caller_max_starts_per_second),
             ("--caller-max-transcripts-mib", caller_max_transcripts_mib),
+            ("--caller-max-calls", caller_max_calls),
+            ("--caller-max-bytes", caller_max_bytes),
         ];
         let given = given.into_iter().filter_map(|(name, most)| Some((name, (*most)?)));
         given.flat_map(|(name, most)| [name.into(), most.to_string().into()]).collect()

@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use clap::builder::NonEmptyStringValueParser;
 
+use super::readiness::ReadinessOptions;
 use crate::cli::filter::label;
 use crate::cli::trouble::Trouble;
 use crate::cli::words::read_span;
@@ -27,7 +28,7 @@ pub(super) struct SpecOptions {
     /// started just so, that one is followed.
     #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     pub(super) id: Option<String>,
-    /// A name, by which other commands find the newest of that name.
+    /// A name, by which other commands find it.
     #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     name: Option<String>,
     /// What it is for, in one line.
@@ -61,9 +62,14 @@ pub(super) struct SpecOptions {
     /// A service of this name, of which one is live at a time.
     #[arg(long, value_name = "NAME")]
     pub(super) service: Option<String>,
-    /// When a service is started again.
+    /// When a service is started again, after pauses that grow up to a minute.
     #[arg(long, value_name = "WHEN", requires = "service")]
     restart: Option<When>,
+    /// Give up after N restarts. The default is to never give up.
+    #[arg(long, value_name = "N", requires = "restart", value_parser = clap::value_parser!(u32).range(1..))]
+    max_restarts: Option<u32>,
+    #[command(flatten)]
+    readiness: ReadinessOptions,
     /// The signal that asks it to end, by name or number. The default is TERM, on a terminal HUP.
     #[arg(long, value_name = "SIGNAL")]
     stop_signal: Option<String>,
@@ -125,7 +131,8 @@ impl SpecOptions {
             workspace: text(&self.workspace),
             mode: mode.into(),
             service: text(&self.service),
-            restart: self.restart.map(When::to_proto),
+            restart: self.restart.map(|when| self.restarted(when)),
+            readiness: self.readiness.to_proto(),
             queue: text(&self.queue),
             timeout: self.timeout.map(duration),
             stop: self.stop(terminal),
@@ -133,6 +140,15 @@ impl SpecOptions {
             transcript_bytes: self.transcript_bytes(),
             ..Default::default()
         })
+    }
+
+    fn restarted(&self, when: When) -> pb::Restart {
+        let policy = match when {
+            When::OnFailure => pb::restart::Policy::OnFailure,
+            When::Always => pb::restart::Policy::Always,
+        };
+        let max_restarts = self.max_restarts.unwrap_or_default();
+        pb::Restart { policy: policy.into(), max_restarts, ..Default::default() }
     }
 
     fn to_run(&self) -> Result<pb::spec::Program, Trouble> {
@@ -214,16 +230,6 @@ impl SpecOptions {
     }
 }
 
-impl When {
-    fn to_proto(self) -> pb::Restart {
-        let policy = match self {
-            When::OnFailure => pb::restart::Policy::OnFailure,
-            When::Always => pb::restart::Policy::Always,
-        };
-        pb::Restart { policy: policy.into(), ..Default::default() }
-    }
-}
-
 /// Reads a number of bytes.
 fn size(text: &str) -> Result<u64, String> {
     let bad = || "a number of bytes is needed, such as 65536, 64K, 512M or 2G".to_owned();
@@ -265,6 +271,27 @@ mod tests {
         let line = spec(&["--shell", "a |", "b"]).program;
         assert_eq!(line, Some(pb::spec::Program::Shell("a | b".into())));
         assert!(Cli::try_parse_from(["run", "--no-such-option", "echo"]).is_err());
+    }
+
+    #[test]
+    fn readiness_is_given_one_way_and_with_its_timeout() {
+        use pb::readiness::Probe;
+        let readiness = |args: &[&str]| spec(&[args, &["true"]].concat()).readiness;
+        assert_eq!(readiness(&[]), None);
+        let port = readiness(&["--ready-port", "8080", "--ready-timeout", "30s"]).unwrap();
+        assert_eq!(port.probe, Some(Probe::TcpPort(8080)));
+        assert_eq!(port.timeout, Some(duration(Duration::from_secs(30))));
+        let printed = readiness(&["--ready-prints", "up"]).unwrap();
+        assert_eq!(printed.probe, Some(Probe::OutputRegex("up".into())));
+        assert_eq!(readiness(&["--ready-exec", "a b"]).unwrap().exec, ["/bin/sh", "-c", "a b"]);
+        for wrong in [
+            &["--ready-port", "1", "--ready-prints", "x"][..],
+            &["--ready-port", "0"],
+            &["--ready-timeout", "1s"],
+        ] {
+            let args = [&["run"], wrong, &["true"]].concat();
+            assert!(Cli::try_parse_from(args).is_err(), "{wrong:?}");
+        }
     }
 
     #[test]

@@ -48,6 +48,6 @@ fn is_missing(remote: &Remote) -> bool {
     if !remote.is_usual() {
         return false;
     }
-    let kind = remote.place().open().err().map(|error| error.kind());
+    let kind = remote.open().err().map(|error| error.kind());
     matches!(kind, Some(io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused))
 }

@@ -23,6 +23,8 @@ pub(in crate::cli) fn exit_code(process: &pb::Process) -> u8 {
     match (exit.cause(), exit.code, exit.signal) {
         (pb::Cause::TimedOut, ..) => TIMED_OUT,
         (pb::Cause::StartFailed, None, None) => NOT_EXECUTED,
+        // The service should have stayed up: its last 0 is no success.
+        (pb::Cause::GaveUp, Some(0), _) => FAILED,
         (_, Some(code), _) => u8::try_from(code).unwrap_or(FAILED),
         (_, None, Some(signal)) => by_signal(signal),
         // Ended as one that runs would be.
@@ -48,6 +50,8 @@ mod tests {
         assert_eq!(coded(pb::Cause::TimedOut, Some(0), None), 124);
         assert_eq!(coded(pb::Cause::CanceledInQueue, None, None), 143);
         assert_eq!(coded(pb::Cause::Lost, None, None), 125);
+        assert_eq!(coded(pb::Cause::GaveUp, Some(3), None), 3);
+        assert_eq!(coded(pb::Cause::GaveUp, Some(0), None), 125);
         assert_eq!(coded(pb::Cause::StartFailed, None, None), 126);
         assert_eq!(exit_code(&pb::Process::default()), 125);
     }

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tonic::{Status, Streaming};
+use tonic::Status;
 
-use crate::grpc::framework::explain;
+use super::request_stream::RequestStream;
 use crate::grpc::from_proto::AttachMessage;
-use crate::grpc::{input, pb};
+use crate::grpc::input;
 use crate::keeper_client::Write;
 use crate::process::{MAX_PENDING_INPUT, State, Streams};
 use crate::supervisor::{Entry, Error, Supervisor, Typist};
@@ -31,12 +31,9 @@ impl Obedient {
     }
 
     /// Obeys until the client has sent its last message or the process is over.
-    pub(super) async fn obey_all(
-        mut self,
-        mut messages: Streaming<pb::AttachRequest>,
-    ) -> Result<(), Status> {
-        while let Some(message) = messages.message().await.map_err(explain)? {
-            self.obey(message.try_into()?).await?;
+    pub(super) async fn obey_all(mut self, mut requests: RequestStream) -> Result<(), Status> {
+        while let Some(message) = requests.next().await? {
+            self.obey(message).await?;
         }
         Ok(())
     }

@@ -1,26 +1,98 @@
 //! Regular expressions of clients: bounded in length, in memory and in the time they take to
-//! compile, and refused with the position.
+//! compile, and refused with the position. What was compiled lately is kept.
 
-mod folding;
+mod cache;
 
 use std::fmt::Display;
 
-use regex::bytes::{Regex, RegexBuilder};
-
 use super::problems::{Problems, Reported};
-use crate::grpc::pb::wait_for;
+use crate::grpc::pb;
+use crate::transcript::{OutputRegex, RegexError};
+use cache::RegexCache;
 
 /// Most characters of a pattern.
 const LONGEST: usize = 4096;
-/// Bytes that a compiled pattern may take. The default, 10 MiB, is much for something that any
-/// client may ask for as often as it likes.
-const COMPILED: usize = 2 << 20;
-/// Bytes that the states which are built while matching may take.
-const CACHED: usize = 1 << 20;
+
+/// What was compiled lately, for all callers: it holds nothing but what they sent.
+static COMPILED: RegexCache = RegexCache::new();
+
+/// A request that may have regular expressions, which take a while to compile.
+pub trait MayHaveRegex {
+    /// The process that it is about, if it has to exist.
+    fn process_id(&self) -> Option<&str>;
+    /// Whether it has one.
+    fn has_regex(&self) -> bool;
+}
+
+impl MayHaveRegex for pb::WaitRequest {
+    fn process_id(&self) -> Option<&str> {
+        Some(&self.id)
+    }
+
+    fn has_regex(&self) -> bool {
+        waits_for_output(self.wait.as_ref()) || has_grep(self.view.as_ref())
+    }
+}
+
+impl MayHaveRegex for pb::WriteStdinRequest {
+    fn process_id(&self) -> Option<&str> {
+        Some(&self.id)
+    }
+
+    fn has_regex(&self) -> bool {
+        waits_for_output(self.wait.as_ref()) || has_grep(self.view.as_ref())
+    }
+}
+
+impl MayHaveRegex for pb::ReadRequest {
+    fn process_id(&self) -> Option<&str> {
+        Some(&self.id)
+    }
+
+    fn has_regex(&self) -> bool {
+        has_grep(self.view.as_ref())
+    }
+}
+
+impl MayHaveRegex for pb::FollowRequest {
+    fn process_id(&self) -> Option<&str> {
+        Some(&self.id)
+    }
+
+    fn has_regex(&self) -> bool {
+        has_grep(self.view.as_ref())
+    }
+}
+
+impl MayHaveRegex for pb::StartRequest {
+    fn process_id(&self) -> Option<&str> {
+        None
+    }
+
+    fn has_regex(&self) -> bool {
+        let readiness = self.spec.as_ref().and_then(|spec| spec.readiness.as_ref());
+        let probe = readiness.and_then(|readiness| readiness.probe.as_ref());
+        matches!(probe, Some(pb::readiness::Probe::OutputRegex(_)))
+            || waits_for_output(self.wait.as_ref())
+            || has_grep(self.view.as_ref())
+    }
+}
+
+fn waits_for_output(wait: Option<&pb::WaitFor>) -> bool {
+    let until = wait.and_then(|wait| wait.until.as_ref());
+    matches!(until, Some(pb::wait_for::Until::Output(_)))
+}
+
+fn has_grep(view: Option<&pb::View>) -> bool {
+    view.is_some_and(|view| !view.grep.is_empty())
+}
 
 /// What `wait.output` asks for.
-pub(super) fn output(problems: &mut Problems, output: wait_for::Output) -> Result<Regex, Reported> {
-    let wait_for::Output { regex } = output;
+pub(super) fn output(
+    problems: &mut Problems,
+    output: pb::wait_for::Output,
+) -> Result<OutputRegex, Reported> {
+    let pb::wait_for::Output { regex } = output;
     compile(problems, "wait.output.regex", &regex)
 }
 
@@ -29,7 +101,7 @@ pub(super) fn compile(
     problems: &mut Problems,
     field: impl Display,
     pattern: &str,
-) -> Result<Regex, Reported> {
+) -> Result<OutputRegex, Reported> {
     compile_for(problems, field, pattern, false)
 }
 
@@ -39,54 +111,32 @@ pub(super) fn compile_for(
     field: impl Display,
     pattern: &str,
     ignore_case: bool,
-) -> Result<Regex, Reported> {
+) -> Result<OutputRegex, Reported> {
     let length = pattern.chars().count();
     if !(1..=LONGEST).contains(&length) {
         let problem = format_args!("has {length} characters: 1 to {LONGEST}");
         return Err(problems.add(field, problem));
     }
-    if let Some(problem) = folding::too_much(pattern, ignore_case) {
-        return Err(problems.add(field, problem));
-    }
-    let mut builder = RegexBuilder::new(pattern);
-    builder.case_insensitive(ignore_case).size_limit(COMPILED).dfa_size_limit(CACHED);
-    builder.build().map_err(|error| match error {
-        regex::Error::CompiledTooBig(most) => {
-            let problem = format_args!("takes more than {most} bytes of memory: repeat less");
-            problems.add(field, problem)
-        }
-        other => problems.add(field, syntax(pattern).unwrap_or_else(|| other.to_string())),
-    })
+    let compiled = COMPILED.get_or_compile(pattern, ignore_case);
+    compiled.map_err(|error| problems.add(field, explain(pattern, &error)))
 }
 
-/// What is wrong in a pattern, and where. The error of `regex` has both only within a drawing of
-/// the whole pattern; its parser, asked again, has them one by one.
-fn syntax(pattern: &str) -> Option<String> {
-    let parsed = regex_syntax::ParserBuilder::new().utf8(false).build().parse(pattern);
-    let (offset, problem) = match parsed.err()? {
-        regex_syntax::Error::Parse(error) => (error.span().start.offset, error.kind().to_string()),
-        regex_syntax::Error::Translate(error) => {
-            (error.span().start.offset, error.kind().to_string())
-        }
-        _ => return None,
+/// What is wrong in a pattern, and where.
+fn explain(pattern: &str, error: &RegexError) -> String {
+    let RegexError::Syntax { offset: Some(offset), problem } = error else {
+        return error.to_string();
     };
-    let character = pattern.get(..offset)?.chars().count() + 1;
-    Some(format!("at character {character}: {problem}"))
+    let before = pattern.get(..*offset).unwrap_or_default();
+    format!("at character {}: {problem}", before.chars().count() + 1)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(pattern: &str) -> Result<Regex, String> {
+    fn read(pattern: &str) -> Result<OutputRegex, String> {
         Problems::collect(|problems| compile(problems, "r", pattern))
             .map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn a_pattern_matches_bytes() {
-        let regex = read(r"(?-u:\xff)\d+").unwrap();
-        assert!(regex.is_match(b"a\xff17"));
     }
 
     #[test]
@@ -108,13 +158,12 @@ mod tests {
 
     #[test]
     fn a_pattern_that_takes_long_to_compile_is_refused() {
-        let told = read(&format!("(?i){}", "[\0-\u{10ffff}]".repeat(500))).unwrap_err();
-        assert!(told.starts_with("r: has 500 character classes"), "{told}");
-        let ignoring = Problems::collect(|problems| {
-            compile_for(problems, "r", &"[\0-\u{10ffff}]".repeat(500), true)
-        });
+        let classes = "[\0-\u{10ffff}]".repeat(500);
+        let told = read(&format!("(?i){classes}")).unwrap_err();
+        assert!(told.starts_with("r: takes too long to compile"), "{told}");
+        let ignoring = Problems::collect(|problems| compile_for(problems, "r", &classes, true));
         let told = ignoring.unwrap_err().to_string();
-        assert!(told.starts_with("r: has 500 character classes"), "{told}");
+        assert!(told.starts_with("r: takes too long to compile"), "{told}");
     }
 
     #[test]

@@ -25,14 +25,11 @@ pub(super) fn sandbox(
         let problem = "is given: only with FILES_WORKSPACE_WRITE";
         return Err(problems.add("spec.sandbox.writable", problem));
     }
-    Ok(Sandbox {
-        files,
-        writable,
-        own_pids,
-        own_mounts: own_mounts || own_pids,
-        own_network,
-        no_new_privileges: no_new_privileges || files != Files::Unrestricted,
-    })
+    let own_mounts = own_mounts || own_pids;
+    let mut sandbox =
+        Sandbox { files, writable, own_pids, own_mounts, own_network, no_new_privileges };
+    sandbox.no_new_privileges |= sandbox.is_closed();
+    Ok(sandbox)
 }
 
 fn files(problems: &mut Problems, number: i32) -> Result<Files, Reported> {
@@ -81,7 +78,7 @@ mod tests {
     fn what_one_part_needs_of_the_others_is_filled_in() {
         assert_eq!(read(pb::Sandbox::default()), Ok(Sandbox::default()));
         let pids = read(pb::Sandbox { own_pids: true, ..Default::default() }).unwrap();
-        assert_eq!((pids.own_mounts, pids.no_new_privileges), (true, false));
+        assert_eq!((pids.own_mounts, pids.no_new_privileges), (true, true));
         let files = pb::sandbox::Files::ReadOnly.into();
         let read_only = read(pb::Sandbox { files, ..Default::default() }).unwrap();
         assert_eq!((read_only.files, read_only.no_new_privileges), (Files::ReadOnly, true));

@@ -8,7 +8,7 @@ use super::program::arguments;
 use super::values::{Span, duration, line};
 use crate::grpc::pb;
 use crate::grpc::words::Word;
-use crate::process::{Mode, Policy, Probe, Readiness, Restart, Service};
+use crate::process::{GiveUp, Mode, Policy, Probe, Readiness, Restart, Service};
 
 /// How long it may take to become ready.
 const READY: Span =
@@ -19,6 +19,12 @@ const BACKOFF_MIN: Span =
     Span::new(Duration::from_millis(1), Duration::from_secs(3600), "1 ms to 1 h");
 /// Longest pause before a restart.
 const BACKOFF_MAX: Span =
+    Span::new(Duration::from_millis(1), Duration::from_secs(86_400), "1 ms to 24 h");
+
+/// Starts that may be counted before a service is given up: each is a time in its record.
+const MAX_COUNTED_STARTS: u32 = 100;
+/// The span in which they are counted.
+const GIVE_UP_WITHIN: Span =
     Span::new(Duration::from_millis(1), Duration::from_secs(86_400), "1 ms to 24 h");
 
 /// The field `spec.mode`.
@@ -59,12 +65,14 @@ pub(super) fn service(
 
 fn restart(problems: &mut Problems, restart: Option<pb::Restart>) -> Result<Restart, Reported> {
     let default = Restart::default();
-    let Some(pb::Restart { policy, max_restarts, backoff_min, backoff_max }) = restart else {
+    let Some(restart) = restart else {
         return Ok(default);
     };
+    let pb::Restart { policy, max_restarts, backoff_min, backoff_max, give_up } = restart;
     let policy = self::policy(problems, policy);
     let min = duration(problems, "spec.restart.backoff_min", backoff_min, &BACKOFF_MIN);
     let max = duration(problems, "spec.restart.backoff_max", backoff_max, &BACKOFF_MAX);
+    let give_up = give_up.map(|given| self::give_up(problems, given)).transpose();
     let backoff_min = min?.unwrap_or(default.backoff_min);
     let backoff_max = max?.unwrap_or(default.backoff_max.max(backoff_min));
     if backoff_max < backoff_min {
@@ -72,7 +80,21 @@ fn restart(problems: &mut Problems, restart: Option<pb::Restart>) -> Result<Rest
         return Err(problems.add("spec.restart.backoff_max", problem));
     }
     let most = (max_restarts > 0).then_some(max_restarts);
-    Ok(Restart { policy: policy?, most, backoff_min, backoff_max })
+    Ok(Restart { policy: policy?, most, backoff_min, backoff_max, give_up: give_up? })
+}
+
+fn give_up(problems: &mut Problems, given: pb::restart::GiveUp) -> Result<GiveUp, Reported> {
+    let pb::restart::GiveUp { starts, within } = given;
+    let field = "spec.restart.give_up.within";
+    let span = duration(problems, field, within, &GIVE_UP_WITHIN);
+    if !(1..=MAX_COUNTED_STARTS).contains(&starts) {
+        let problem = format_args!("is {starts}: 1 to {MAX_COUNTED_STARTS}");
+        problems.add("spec.restart.give_up.starts", problem);
+    }
+    match span? {
+        Some(within) => Ok(GiveUp { starts, within }),
+        None => Err(problems.add(field, "required: 1 ms to 24 h")),
+    }
 }
 
 fn policy(problems: &mut Problems, number: i32) -> Result<Policy, Reported> {
@@ -193,12 +215,19 @@ mod tests {
             backoff_min: millis(0),
             backoff_max: millis(0),
             max_restarts: 1,
+            give_up: Some(pb::restart::GiveUp::default()),
         };
         let told = refused(asked(Mode::Service, "web", Some(restart)));
         let fields: Vec<_> = told.iter().map(|told| told.split(": ").next().unwrap()).collect();
         assert_eq!(
             fields,
-            ["spec.restart.policy", "spec.restart.backoff_min", "spec.restart.backoff_max"]
+            [
+                "spec.restart.policy",
+                "spec.restart.backoff_min",
+                "spec.restart.backoff_max",
+                "spec.restart.give_up.starts",
+                "spec.restart.give_up.within"
+            ]
         );
     }
 

@@ -32,6 +32,7 @@ fn everything() -> Vec<Error> {
         Error::StdinFull { pending: 1 << 20 },
         Error::TooManyProcesses,
         Error::TooManyStreams(Reached::for_now(Bound::Streams, 9, 9, false)),
+        Error::TooManyCalls(Reached::for_now(Bound::Calls, 9, 9, false)),
         Error::OutOfPids,
         Error::OutOfDescriptors,
         Error::OutOfTerminals,

@@ -5,11 +5,15 @@ use std::time::Duration;
 
 use super::duration;
 use crate::access::{Caller, Does};
+use crate::grpc::clip::clip;
 use crate::grpc::pb;
 use crate::process::{
-    Environment, Files, Limits, Policy, Probe, Program, Readiness, Restart, Sandbox, Script, Size,
-    Spec, Stop, Streams, User, signal,
+    Environment, Files, GiveUp, Limits, Policy, Probe, Program, Readiness, Restart, Sandbox,
+    Script, Size, Spec, Stop, Streams, User, signal,
 };
+
+/// Bytes of a program in List.
+const LISTED_PROGRAM: usize = 1 << 10;
 
 /// What stands for a value that is not shown.
 const REDACTED: &str = "[redacted]";
@@ -32,8 +36,18 @@ impl Secrets {
 
 /// A spec as it was accepted.
 pub fn spec(spec: &Spec, secrets: Secrets) -> pb::Spec {
+    pb::Spec { program: program(&spec.program), ..without_program(spec, secrets) }
+}
+
+/// A spec as List shows it, and whether its program was cut.
+pub(super) fn listed_spec(spec: &Spec) -> (pb::Spec, bool) {
+    let (program, is_cut) = listed_program(&spec.program);
+    (pb::Spec { program, ..without_program(spec, Secrets::Hidden) }, is_cut)
+}
+
+fn without_program(spec: &Spec, secrets: Secrets) -> pb::Spec {
     let Spec {
-        program: what,
+        program: _,
         streams,
         cwd,
         env,
@@ -56,7 +70,7 @@ pub fn spec(spec: &Spec, secrets: Secrets) -> pb::Spec {
         sandbox: fence,
     } = spec;
     pb::Spec {
-        program: program(what),
+        program: None,
         io: Some(io(streams)),
         cwd: cwd.clone(),
         env: environment(env, secrets),
@@ -103,6 +117,51 @@ fn program(program: &Program) -> Option<pb::spec::Program> {
     })
 }
 
+/// At most [`LISTED_PROGRAM`] bytes of a program, copied without the rest, and whether that is cut.
+fn listed_program(what: &Program) -> (Option<pb::spec::Program>, bool) {
+    match what {
+        Program::Shell(line) => {
+            let shown = pb::spec::Program::Shell(clip(line, LISTED_PROGRAM));
+            (Some(shown), line.len() > LISTED_PROGRAM)
+        }
+        Program::Argv(args) => {
+            let (args, is_cut) = listed_args(args, |arg, most| clip(arg, most));
+            let argv = pb::Argv { args, raw_args: Vec::new() };
+            (Some(pb::spec::Program::Argv(argv)), is_cut)
+        }
+        Program::RawArgv(args) => {
+            let (args, is_cut) = listed_args(args, |arg, most| arg[..most].to_vec());
+            let raw_args = args.into_iter().map(Into::into).collect();
+            let argv = pb::Argv { args: Vec::new(), raw_args };
+            (Some(pb::spec::Program::Argv(argv)), is_cut)
+        }
+        Program::Script(Script { code, interpreter, filename }) => {
+            let (interpreter, is_cut) = listed_args(interpreter, |arg, most| clip(arg, most));
+            let (code_left_out, code) = (!code.is_empty(), String::new());
+            let script = pb::Script { code, interpreter, filename: filename.clone() };
+            (Some(pb::spec::Program::Script(script)), is_cut || code_left_out)
+        }
+        Program::LeftOut => (None, true),
+    }
+}
+
+/// As many arguments as [`LISTED_PROGRAM`] has room for, the last of them cut if it must be.
+fn listed_args<A: AsRef<[u8]> + Clone>(args: &[A], cut: impl Fn(&A, usize) -> A) -> (Vec<A>, bool) {
+    let mut room = LISTED_PROGRAM;
+    let mut shown = Vec::new();
+    for arg in args {
+        let length = arg.as_ref().len();
+        if room == 0 || length > room {
+            shown.extend((room > 0).then(|| cut(arg, room)));
+            return (shown, true);
+        }
+        shown.push(arg.clone());
+        // With the space before the next one, so that the number of short ones is bounded, too.
+        room = room.saturating_sub(length + 1);
+    }
+    (shown, false)
+}
+
 fn io(streams: &Streams) -> pb::spec::Io {
     match streams {
         Streams::Pipes { stdin, merge_stderr } => {
@@ -142,7 +201,7 @@ fn readiness(readiness: &Readiness) -> pb::Readiness {
 
 fn restart(restart: &Restart) -> pb::Restart {
     use pb::restart::Policy as Wire;
-    let Restart { policy, most, backoff_min, backoff_max } = restart;
+    let Restart { policy, most, backoff_min, backoff_max, give_up } = restart;
     let policy = match policy {
         Policy::Never => Wire::Never,
         Policy::OnFailure => Wire::OnFailure,
@@ -153,6 +212,10 @@ fn restart(restart: &Restart) -> pb::Restart {
         max_restarts: most.unwrap_or_default(),
         backoff_min: Some(duration(*backoff_min)),
         backoff_max: Some(duration(*backoff_max)),
+        give_up: give_up.map(|GiveUp { starts, within }| pb::restart::GiveUp {
+            starts,
+            within: Some(duration(within)),
+        }),
     }
 }
 

@@ -32,6 +32,7 @@ fn record(phase: Phase) -> Record {
         archive: None,
         restarts: Default::default(),
         create_time: SECOND,
+        unkillable: Vec::new(),
         phase,
     }
 }
@@ -137,7 +138,10 @@ fn an_end_has_what_the_kernel_told() {
     let usage = exit.usage.unwrap();
     assert_eq!(usage.user_time, Some(duration(Duration::from_millis(1500))));
     assert_eq!(usage.max_rss_bytes, 9);
-    assert_eq!(told.lingering, [pb::Descendant { pid: 18, command: "sleep".into() }]);
+    assert_eq!(
+        told.lingering,
+        [pb::Descendant { pid: 18, command: "sleep".into(), error: String::new() }]
+    );
 }
 
 #[test]

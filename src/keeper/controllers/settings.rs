@@ -149,6 +149,11 @@ pub(super) fn hierarchies(mounts: &str, groups: &str) -> Vec<(PathBuf, Vec<Contr
     found
 }
 
+/// The directory of this process's cgroup in the v1 hierarchy of memory.
+pub(in crate::keeper) fn memory_directory(mounts: &str, groups: &str) -> Option<PathBuf> {
+    own_directory(Controller::Memory, mounts, groups)
+}
+
 /// The directory of the keeper's own cgroup in the hierarchy of a controller.
 fn own_directory(controller: Controller, mounts: &str, groups: &str) -> Option<PathBuf> {
     let named = |list: &str| list.split(',').any(|name| name == controller.name());

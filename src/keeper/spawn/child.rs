@@ -4,6 +4,7 @@
 //! what the keeper owns. Signals are blocked until right before the exec, as they are in the
 //! keeper, and all dispositions are default there, so there is nothing to reset but the mask.
 
+mod capabilities;
 mod confine;
 
 use std::ffi::{CStr, c_int, c_long};
@@ -23,8 +24,8 @@ pub(super) struct Order<'a> {
     pub(super) host: &'a Host,
     /// Soft and hard limit of descriptors that the child gets.
     pub(super) descriptors: (u64, u64),
-    /// The OOM score is to be set to 0 where nothing else was asked.
-    pub(super) adjust_oom: bool,
+    /// The OOM score that the child gets where no other was asked for, if not the keeper's own.
+    pub(super) oom_score: Option<&'a CStr>,
 }
 
 /// What becomes of descriptors.
@@ -113,6 +114,8 @@ pub(super) fn run(order: &Order<'_>) -> Failure {
         .and_then(|()| confine::settle(order).map_err(errno(Step::Confine)))
         .and_then(|()| limit(order).map_err(errno(Step::Limit)))
         .and_then(|()| renice(order.program).map_err(errno(Step::Nice)))
+        // What it needs privileges for is done, but to become another user.
+        .and_then(|()| capabilities::drop_from(&order.program.fence).map_err(errno(Step::Confine)))
         .and_then(|()| become_user(order.program).map_err(errno(of_user(order))))
         .and_then(|()| follow_keeper(order).map_err(errno(Step::Clone)))
         .and_then(|()| confine::enter(order))
@@ -198,13 +201,15 @@ fn renice(program: &Program) -> Result<(), i32> {
     call(libc::SYS_setpriority, [libc::PRIO_PROCESS as usize, 0, nice as usize, 0]).map(drop)
 }
 
-/// Back to 0 where the kernel lets us: without privilege a score can only go up.
+/// Away from the keeper's where the kernel lets us: without privilege a score can only go up.
 fn adjust_oom(order: &Order<'_>) -> Result<(), i32> {
     let asked = order.program.oom_score_adj.as_deref();
     let (score, required) = match asked {
         Some(score) => (score, true),
-        None if order.adjust_oom => (c"0", false),
-        None => return Ok(()),
+        None => match order.oom_score {
+            Some(score) => (score, false),
+            None => return Ok(()),
+        },
     };
     let written = write(c"/proc/self/oom_score_adj", score);
     if required { written } else { Ok(()) }
@@ -229,9 +234,7 @@ fn write(path: &CStr, text: &CStr) -> Result<(), i32> {
 
 /// Which step it is to become a user: in a user namespace there is but one, whatever the keeper may.
 fn of_user(order: &Order<'_>) -> Step {
-    let fence = &order.program.fence;
-    let kinds = fence.join.map_or(fence.namespaces, |(_, kinds)| kinds);
-    let inside = order.host.with_users(kinds) & libc::CLONE_NEWUSER != 0;
+    let inside = order.host.with_users(order.program.fence.kinds()) & libc::CLONE_NEWUSER != 0;
     if inside { Step::UserInside } else { Step::User }
 }
 

@@ -27,7 +27,10 @@ const REFER: u64 = 1 << 13;
 const TRUNCATE: u64 = 1 << 14;
 /// To control devices: from version 5 on, never forbidden before.
 const CONTROL: u64 = 1 << 15;
-/// Of these, what a rule for a single file may have.
+/// To connect to abstract Unix sockets and to send signals, both to processes outside of the sandbox:
+/// from version 6 on, never forbidden before.
+const SCOPES: u64 = 0b11;
+/// Of the rights, what a rule for a single file may have.
 pub(super) const OF_A_FILE: u64 = (1 << 1) | TRUNCATE | CONTROL;
 
 /// Devices that change nothing that lasts, and the terminal of whoever has one.
@@ -71,8 +74,18 @@ impl Fence {
             single: single.map_err(nul)?,
             namespaces: kinds.iter().filter(|(own, _)| *own).fold(0, |all, (_, kind)| all | kind),
             join: None,
-            no_new_privileges: *no_new_privileges || *files != Files::Unrestricted,
+            no_new_privileges: *no_new_privileges || launch.sandbox.is_closed(),
         })
+    }
+
+    /// Whether it keeps a process from reaching something, and not only from gaining privileges.
+    pub(super) fn is_closed(&self) -> bool {
+        self.files != Files::Unrestricted || self.kinds() != 0
+    }
+
+    /// Kinds of namespaces that it is in: its own, or those of another process.
+    pub(super) fn kinds(&self) -> c_int {
+        self.join.map_or(self.namespaces, |(_, kinds)| kinds)
     }
 
     /// The same with the mounts and the network of a living process. It cannot become one of its
@@ -99,6 +112,8 @@ fn single_files(files: Files, launch: &Launch) -> Vec<&[u8]> {
 pub(super) struct Host {
     /// Rights of files that can be withheld; 0: too few for a promise.
     pub(super) rights: u64,
+    /// What else can be withheld, of what lies outside of a sandbox; 0: nothing.
+    pub(super) scopes: u64,
     /// Namespaces can be had only inside of a new user namespace.
     pub(super) own_users: bool,
     /// What is written to the maps of users and of groups there: the keeper's own, unchanged.
@@ -122,6 +137,11 @@ fn rights(version: i64) -> u64 {
     }
 }
 
+/// What a version of Landlock can withhold of what lies outside of a sandbox.
+fn scopes(version: i64) -> u64 {
+    if version < 6 { 0 } else { SCOPES }
+}
+
 impl Spawner {
     /// Finds out which parts of a sandbox can be had, by children that get as far as their exec.
     pub(in crate::keeper) fn probe_sandbox(&mut self) -> Parts {
@@ -131,7 +151,8 @@ impl Spawner {
         let line = |id: u32| CString::new(format!("{id} {id} 1")).unwrap_or_default();
         let maps =
             [line(rustix::process::geteuid().as_raw()), line(rustix::process::getegid().as_raw())];
-        self.host = Host { rights: rights(version), own_users: false, maps };
+        self.host =
+            Host { rights: rights(version), scopes: scopes(version), own_users: false, maps };
         let files = if self.host.rights == 0 { Files::Unrestricted } else { Files::WorkspaceWrite };
         let network = Sandbox { own_network: true, ..Sandbox::default() };
         let mounts = Sandbox { own_mounts: true, ..Sandbox::default() };
@@ -177,5 +198,11 @@ mod tests {
         assert_eq!([-1, 0, 1, 2].map(rights), [0; 4]);
         assert_eq!([3, 4].map(rights), [0x7ff2; 2]);
         assert_eq!([5, 6, 7, 100].map(rights), [0xfff2; 4]);
+    }
+
+    #[test]
+    fn scopes_are_asked_for_only_where_the_kernel_has_them() {
+        assert_eq!([-1, 3, 5].map(scopes), [0; 3]);
+        assert_eq!([6, 7, 100].map(scopes), [SCOPES; 3]);
     }
 }

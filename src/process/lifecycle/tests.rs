@@ -39,7 +39,18 @@ fn exited(lingering: Vec<Descendant>) -> Happening {
 }
 
 fn signalled(signal: i32, members: Vec<Descendant>) -> Happening {
-    Happening::Signalled { signal, members }
+    let outcome = TreeSignal { members, ..TreeSignal::default() };
+    Happening::Signalled { signal, outcome }
+}
+
+/// SIGKILL has left these.
+fn left(pids: &[u32], leader_remains: bool) -> Happening {
+    let error = "operation not permitted".to_owned();
+    let unkillable =
+        |pid: &u32| Unkillable { process: someone(*pid), start_ticks: 1, error: error.clone() };
+    let unkillable = pids.iter().map(unkillable).collect();
+    let outcome = TreeSignal { members: Vec::new(), unkillable, leader_remains };
+    Happening::Signalled { signal: libc::SIGKILL, outcome }
 }
 
 fn running() -> Life {
@@ -111,6 +122,48 @@ fn descendants_that_outlive_a_stopped_process_are_awaited_and_then_killed() {
     assert_eq!(then.asks, [Ask::Signal(libc::SIGKILL)]);
     let ended = life.apply(signalled(libc::SIGKILL, vec![someone(8)]), 11 * SECOND).ended.unwrap();
     assert_eq!(ended.reached, [someone(7), someone(8)]);
+}
+
+#[test]
+fn unkillable_descendant_is_named_by_the_end_of_its_leader() {
+    for exit_first in [true, false] {
+        let mut life = running();
+        let _ = life.apply(order(0), 0);
+        let steps = [exited(vec![someone(8), someone(9)]), left(&[9], false)];
+        let mut steps = steps.to_vec();
+        if !exit_first {
+            steps.reverse();
+        }
+        let then = life.apply(steps[0].clone(), 1);
+        assert_eq!((then.ended, then.kill_failed), (None, false));
+        let ended = life.apply(steps[1].clone(), 2).ended.unwrap();
+        assert_eq!((ended.cause, &ended.unkillable[0].process), (Cause::Killed, &someone(9)));
+        assert_eq!(ended.exit.unwrap().lingering, [someone(9)]);
+    }
+}
+
+#[test]
+fn unkillable_leader_stays_stopping_and_is_killed_again() {
+    let mut life = running();
+    let _ = life.apply(order(0), 0);
+    let then = life.apply(left(&[7], true), SECOND);
+    assert!(then.kill_failed && then.ended.is_none() && life.has_unkillable_leader());
+    assert_eq!(life.unkillable()[0].process, someone(7));
+    let retry = life.wake_at().unwrap();
+    assert!(retry > SECOND);
+    let tick = Happening::Tick { stop: stop(10) };
+    assert_eq!(life.apply(tick.clone(), retry).asks, [Ask::Signal(libc::SIGKILL)]);
+    assert_eq!(life.wake_at(), None, "the keeper has not answered");
+    assert!(life.apply(left(&[7], true), retry + 1).kill_failed);
+    // Another order does not wait for the next attempt.
+    assert_eq!(life.apply(order(0), retry + 2).asks, [Ask::Signal(libc::SIGKILL)]);
+    let _ = life.apply(left(&[7], true), retry + 3);
+    // It ends by itself and leaves a descendant, which is killed like any other.
+    assert_eq!(life.apply(exited(vec![someone(8)]), retry + 4).ended, None);
+    assert_eq!(life.wake_at(), Some(retry + 4));
+    assert_eq!(life.apply(tick, retry + 4).asks, [Ask::Signal(libc::SIGKILL)]);
+    let ended = life.apply(signalled(libc::SIGKILL, vec![someone(8)]), retry + 5).ended.unwrap();
+    assert_eq!((ended.unkillable, ended.exit.unwrap().lingering), (vec![], vec![]));
 }
 
 #[test]

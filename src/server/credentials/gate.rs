@@ -14,7 +14,8 @@ use tonic::Status;
 use tonic::body::Body;
 use tower::Service;
 
-use super::super::acquaintance::Acquaintance;
+use super::super::connection_auth::ConnectionAuth;
+use super::super::origin::Origin;
 use super::standing::Standing;
 use super::{Credentials, Peer, bearer};
 use crate::access::{Call, Caller, Role};
@@ -22,9 +23,10 @@ use crate::grpc::audit::result;
 use crate::grpc::clip::clip;
 use crate::grpc::pb::process_service_server::SERVICE_NAME;
 use crate::supervisor::Error;
+use crate::telemetry::refusals;
 
 /// The one service that is for everyone.
-const HEALTH: &str = "grpc.health.v1.Health";
+pub(in crate::server) const HEALTH: &str = "grpc.health.v1.Health";
 
 /// Most bytes of a path that a log line tells: those that are served fit.
 const PATH: usize = 128;
@@ -84,28 +86,34 @@ fn admit<B>(
     let known = Call::named(method).filter(|_| service == SERVICE_NAME);
     let call = known.map_or_else(|| clip(path, PATH), |call| call.name.into());
     let peer = request.extensions().get::<Peer>().ok_or(Error::NoCredentials)?;
-    let found = credentials.caller(peer, request.headers());
+    let found = credentials
+        .caller(peer, request.headers())
+        .and_then(|identified| Ok((credentials.limited(peer, &identified)?, identified)));
     if service == HEALTH && found.is_err() {
         return Ok(None);
     }
-    let caller = found.map_err(|error| {
+    let (caller, identified) = found.map_err(|error| {
         let refused = Status::from(explained(error, peer, request.headers()));
         let result = result(&refused);
-        tracing::warn!(target: "procyard::audit", peer = %peer, call, result, "refused");
+        if refusals::has_line(&Origin::of(peer).to_string(), &result) {
+            tracing::warn!(target: "procyard::audit", peer = %peer, call, result, "refused");
+        }
         refused
     })?;
-    if let Some(connection) = request.extensions().get::<Acquaintance>() {
-        connection.make();
+    if let Some(connection) = request.extensions().get::<ConnectionAuth>() {
+        connection.mark_authenticated(&caller);
     }
     if service == SERVICE_NAME {
         allow(&caller, known).map_err(|error| {
             let refused = Status::from(error);
             let (caller, result) = (caller.name.as_str(), result(&refused));
-            tracing::warn!(target: "procyard::audit", caller, call, result, "refused");
+            if refusals::has_line(caller, &result) {
+                tracing::warn!(target: "procyard::audit", caller, call, result, "refused");
+            }
             refused
         })?;
     }
-    let standing = credentials.standing(request.headers(), &caller);
+    let standing = credentials.standing(request.headers(), &identified);
     request.extensions_mut().insert(caller);
     Ok(standing)
 }
@@ -113,7 +121,7 @@ fn admit<B>(
 /// Why somebody is not known, with what can be done about it.
 fn explained(error: Error, peer: &Peer, headers: &HeaderMap) -> Error {
     match (&error, peer, headers.get(AUTHORIZATION)) {
-        (Error::NoCredentials, Peer::Unix(Some(uid)), _) => Error::UnknownUser(*uid),
+        (Error::NoCredentials, Peer::Unix { uid: Some(uid), .. }, _) => Error::UnknownUser(*uid),
         (Error::BadCredentials, _, Some(shown)) if bearer(shown).is_none() => Error::NotBearer,
         _ => error,
     }
@@ -128,6 +136,7 @@ fn allow(caller: &Caller, call: Option<Call>) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::unix;
     use super::*;
     use crate::access::Grant;
 
@@ -142,7 +151,7 @@ mod tests {
 
     #[test]
     fn who_is_not_known_is_told_what_can_be_done_about_it() {
-        let (user, unnamed) = (Peer::Unix(Some(7)), Peer::Unix(None));
+        let (user, unnamed) = (unix(Some(7)), unix(None));
         let nothing = HeaderMap::new();
         let showing = |header: &'static str| {
             HeaderMap::from_iter([(AUTHORIZATION, http::HeaderValue::from_static(header))])

@@ -15,8 +15,11 @@ const MANY: Limits = Limits { max_events: 100_000 };
 const RECORDS: u64 = 40;
 const EVENTS: u64 = 60;
 
+/// A directory that procyard has claimed.
 fn place() -> TempDir {
-    tempfile::tempdir().unwrap()
+    let place = tempfile::tempdir().unwrap();
+    StateDir::prepare(place.path(), &[]).unwrap();
+    place
 }
 
 fn open_store(path: &Path) -> Result<(Store, Loaded), StoreError> {
@@ -182,7 +185,7 @@ async fn a_mark_has_the_store_repaired_and_goes() {
     store.commit(vec![Change::Insert(Arc::new(shell(1)))]).await.unwrap();
     drop(store);
     fs::write(damage::mark(place.path()), "damaged").unwrap();
-    Store::check(&StateDir::claim(place.path()).unwrap()).unwrap();
+    Store::check(&StateDir::claim(place.path(), &[]).unwrap()).unwrap();
     assert!(!damage::mark(place.path()).exists());
     let (_store, loaded) = open_store(place.path()).unwrap();
     assert_eq!(loaded.records, [shell(1)]);
@@ -311,4 +314,45 @@ fn a_newer_database_is_not_touched_though_it_is_marked() {
         assert!(refused.contains("version 99"), "{refused}");
         assert_eq!(fs::read(&path).unwrap(), before);
     }
+}
+
+const LOST_RUN: FileKey = FileKey { birth: 7, number: 2 };
+
+/// A closed store whose record 7 is in its run 1, with transcripts of the runs 1 and 2.
+async fn store_behind_its_transcripts() -> TempDir {
+    let place = place();
+    let (store, _) = open_store(place.path()).unwrap();
+    let record = Record { run: 1, ..shell(7) };
+    store.commit(vec![Change::Insert(Arc::new(record))]).await.unwrap();
+    for number in [1, 2] {
+        transcripts(place.path()).make(FileKey { number, ..LOST_RUN }).unwrap();
+    }
+    place
+}
+
+fn expect_lost_run(path: &Path) {
+    let (_store, loaded) = open_store(path).unwrap();
+    assert_eq!(loaded.repaired.unwrap().lost_records, 1);
+    let files = transcripts(path);
+    assert!(files.contains(FileKey { number: 1, ..LOST_RUN }) && !files.contains(LOST_RUN));
+    assert!(beside(&files.path(LOST_RUN), ".lost").exists());
+}
+
+#[tokio::test]
+async fn transcript_of_a_run_lost_with_a_page_is_set_aside() {
+    let place = store_behind_its_transcripts().await;
+    fs::write(damage::mark(place.path()), "damaged").unwrap();
+    expect_lost_run(place.path());
+}
+
+#[tokio::test]
+async fn transcript_of_a_run_lost_with_the_log_is_set_aside() {
+    let place = store_behind_its_transcripts().await;
+    let (store, _) = open_store(place.path()).unwrap();
+    store.commit(vec![Change::Event(event(1))]).await.unwrap();
+    // As a kill leaves the database; its log is not put back.
+    let database = fs::read(place.path().join(DATABASE)).unwrap();
+    drop(store);
+    fs::write(place.path().join(DATABASE), database).unwrap();
+    expect_lost_run(place.path());
 }

@@ -1,12 +1,9 @@
 //! Writing a file: of an earlier one as much as there is room for, then what a ring has.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
 use std::sync::Arc;
 
-use super::{no_link, open};
 use crate::process::{Archived, Record};
 use crate::transcript::archive::{Archive, Beginning, Encoder, From, Mark};
 use crate::transcript::{Batch, Chunk, Figures, Reader, Ring};
@@ -66,24 +63,21 @@ impl Written {
     }
 }
 
-/// Writes a file under its first name. As with commits, nobody waits for the disk: a loss of power
-/// may tear the newest files, which is told when they are read.
+/// Writes a file. As with commits, nothing waits for the disk: a loss of power may tear the newest
+/// files, which readers are told.
 pub(super) fn write(
-    unnamed: &Path,
-    earlier: &Path,
+    mut file: File,
+    earlier: Option<File>,
     record: &Record,
     ring: &Arc<Ring>,
     ended: bool,
 ) -> io::Result<Written> {
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600).custom_flags(no_link());
-    let mut file = options.open(unnamed)?;
     let mut rest = Rest::of(ring);
     // What was printed before a ring that has dropped something is older still.
     let earlier_counts = record.archive.filter(|_| rest.before == 0);
     let kept = earlier_counts.and_then(|archived| {
         let room = record.spec.transcript_bytes.saturating_sub(rest.takes);
-        Kept::of(earlier, archived, room)
+        Kept::of(earlier?, archived, room)
     });
     let mut scribe = begin(kept.as_ref(), &rest, record, ring, &mut file);
     if let Some(kept) = kept {
@@ -156,8 +150,7 @@ struct Kept {
 }
 
 impl Kept {
-    fn of(path: &Path, archived: Archived, room: u64) -> Option<Kept> {
-        let file = open(path).ok()?;
+    fn of(file: File, archived: Archived, room: u64) -> Option<Kept> {
         let dropped = archived.figures.total_bytes.saturating_sub(room);
         let window = Archive::read(&file, From::Total(dropped), None)?;
         let mark = window.after(dropped);

@@ -75,7 +75,9 @@ impl Observer {
     /// waits for no disk, as far as that goes.
     pub(in crate::supervisor) async fn load(&mut self) {
         if let Some((archived, record, known)) = self.wanted() {
-            let file = self.archives.load(&record, self.next_seq(), known).await;
+            let (archives, from_seq) = (Arc::clone(&self.archives), self.next_seq());
+            let load = move || archives.load(&record, from_seq, known);
+            let file = self.workers.run(load).await.unwrap_or_else(|_| Archive::empty());
             self.filed = Some((archived, Arc::new(file)));
         }
     }
@@ -128,7 +130,7 @@ impl Observer {
         while self.wants_more(&batch, max_bytes)
             && let Some((archived, record, known)) = self.wanted()
         {
-            let file = self.archives.load_here(&record, self.next_seq(), known);
+            let file = self.archives.load(&record, self.next_seq(), known);
             self.filed = Some((archived, Arc::new(file)));
             if !self.read_more(&mut batch, max_bytes) {
                 break;

@@ -12,6 +12,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::Candidate;
+use crate::supervisor::worker_pool::Workers;
 
 /// Pauses between looks: the first, and the longest that it grows to.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -25,17 +26,17 @@ const THOROUGH: u32 = 4;
 const LISTEN: &str = "0A";
 
 pub(super) async fn listens(port: u16, candidate: &Candidate) {
-    let pid = candidate.pid;
+    let (pid, workers) = (candidate.pid, &candidate.workers);
     let mut pause = FIRST_PAUSE;
     let mut looks = 0;
     loop {
         looks = (looks + 1) % THOROUGH;
-        let someone = looks == 0 || look(move || !sockets(pid, port).is_empty()).await;
+        let someone = looks == 0 || look(workers, move || !sockets(pid, port).is_empty()).await;
         if someone {
             // Refused only if it is gone.
             let members = candidate.keeper.members(candidate.key).await.unwrap_or_default();
             let pids: Vec<u32> = members.into_iter().map(|member| member.pid).collect();
-            if look(move || one_listens(&pids, port)).await {
+            if look(workers, move || one_listens(&pids, port)).await {
                 return;
             }
         }
@@ -45,8 +46,8 @@ pub(super) async fn listens(port: u16, candidate: &Candidate) {
 }
 
 /// Looks on a thread apart: with many sockets or descriptors it takes a while.
-async fn look(look: impl FnOnce() -> bool + Send + 'static) -> bool {
-    tokio::task::spawn_blocking(look).await.unwrap_or(false)
+async fn look(workers: &Workers, look: impl FnOnce() -> bool + Send + 'static) -> bool {
+    workers.run(look).await.unwrap_or(false)
 }
 
 /// Whether one of these processes has a socket that listens on the port.

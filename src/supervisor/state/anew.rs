@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::archiving::archive;
+use super::counting::ring;
 use super::slot::running;
 use super::{Now, Slot, State};
 use crate::keeper_client::Adopted;
@@ -61,6 +62,7 @@ impl State {
                         held if goes_on => (held, None),
                         outdated => (None, outdated),
                     };
+                    self.usage.linger(ring(outdated.as_ref()).as_ref());
                     let slot = self.take(record, Life::new(), held, then);
                     slot.outdated = outdated;
                     self.spawn(&id, then);
@@ -69,6 +71,9 @@ impl State {
                 Fate::GoesOn(held) => {
                     let output = outputs.remove(&held.key);
                     self.take_live(record, held, output, now, then);
+                }
+                Fate::Lost if !record.unkillable.is_empty() => {
+                    self.take_leftover(record, now, then);
                 }
                 Fate::Lost => {
                     tracing::warn!(process = %id, "lost: it ran when the supervisor was ended");
@@ -128,6 +133,7 @@ impl State {
         let (id, spec) = (Arc::clone(&record.id), Arc::clone(&record.spec));
         let Phase::Queued { ticket } = record.phase else { return };
         let place = self.queues.wait(&spec.queue, ticket, &id, spec.bytes());
+        self.usage.linger(ring(outdated.as_ref()).as_ref());
         let slot = self.take(record, Life::Queued, None, then);
         (slot.place, slot.outdated) = (Some(place), outdated);
         let (entry, seen) = (Arc::clone(&slot.entry), slot.seen());
@@ -164,6 +170,21 @@ impl State {
             self.drained(key, then);
         }
         self.finished.insert(time, record.birth, &record.id, bytes);
+    }
+
+    /// Takes over a process that an earlier keeper could not end, and that still runs: no keeper
+    /// holds it, so the server itself sends it SIGKILL until it is gone.
+    fn take_leftover(&mut self, record: Record, now: Now, then: &mut Effects) {
+        let id = Arc::clone(&record.id);
+        let stop = record.spec.stop;
+        let ending = match &record.phase {
+            Phase::Stopping { ending, .. } => *ending,
+            _ => return,
+        };
+        tracing::warn!(process = %id, unkillable = ?record.unkillable, "a process still runs");
+        self.take(record, Life::resume_stopping(ending), None, then);
+        let order = Order { why: ending.why, stop: ending.again(stop, now.moment) };
+        self.happen(&id, Happening::Stop(order), now, then);
     }
 
     /// Goes on with a process from where its record is.

@@ -81,6 +81,7 @@ impl State {
             archive: None,
             restarts: Restarts::default(),
             create_time: now.wall,
+            unkillable: Vec::new(),
             phase: Phase::Starting,
         });
         self.next_birth += 1;
@@ -183,6 +184,7 @@ impl State {
             record.first_seq = first_seq;
             record.archive = None;
             record.restarts = Restarts::default();
+            record.unkillable = Vec::new();
             record.phase = Phase::Starting;
         });
         then.actions.push(Action::Publish(Arc::clone(&slot.entry), slot.seen()));

@@ -2,9 +2,13 @@
 //!
 //! Each process knows whether it is counted, so that it is neither twice nor, once it is gone, still.
 
+use std::sync::Arc;
+
 use super::slot::Slot;
 use crate::process::End;
 use crate::supervisor::quota::Usage;
+use crate::supervisor::registry::Held;
+use crate::transcript::ring::Ring;
 
 impl Slot {
     /// Counts it for whoever began it, as long as it lives, or somebody of it may print on.
@@ -13,7 +17,7 @@ impl Slot {
         if !self.record.end().is_none_or(prints_on) {
             self.count_no_more(usage);
         } else if !std::mem::replace(&mut self.counted, true) {
-            usage.begin(&self.record);
+            usage.begin(&self.record, ring(self.held.as_ref()).as_ref());
         }
     }
 
@@ -23,13 +27,19 @@ impl Slot {
         if counted {
             usage.end(&self.record);
         }
+        usage.linger(ring(self.held.as_ref()).as_ref());
+        usage.linger(ring(self.outdated.as_ref()).as_ref());
         counted
     }
 }
 
+/// The ring of what the keeper holds, if something was printed.
+pub(super) fn ring(held: Option<&Held>) -> Option<Arc<Ring>> {
+    held?.output.progress().ring
+}
+
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::time::Duration;
 
     use tokio::sync::oneshot::channel;

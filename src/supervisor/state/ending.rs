@@ -7,10 +7,10 @@ use super::slot::{Slot, Waiting, end, release_if_empty, service_key};
 use super::{Now, State, tell};
 use crate::process::lifecycle::Ended;
 use crate::process::restart::Verdict;
-use crate::process::{Cause, End, Kind, Moment, Phase, Record, Restarts};
+use crate::process::{Cause, End, Kind, Life, Moment, Phase, Record, Restarts, TreeSignal};
 use crate::store::Change;
 use crate::supervisor::effects::{Action, Effects, Killed, Reply};
-use crate::supervisor::registry::Held;
+use crate::supervisor::registry::{Held, Seen};
 
 /// The pause of a service that ends with the supervisor: it is over when the next one begins.
 const WITH_THE_NEXT: Moment = 0;
@@ -20,6 +20,7 @@ impl State {
     pub(super) fn ended(&mut self, id: &Arc<str>, ended: Ended, now: Now, then: &mut Effects) {
         let Some(slot) = self.slots.get_mut(id) else { return };
         slot.reached.clone_from(&ended.reached);
+        slot.set_unkillable(ended.unkillable.clone());
         let may = !self.shutting_down && may_go_on(slot, &ended);
         let mut end = end(slot, ended, now.wall);
         if self.shutting_down && comes_back(slot, &end) {
@@ -32,10 +33,7 @@ impl State {
                 self.restart_later(id, end, until, restarts, now, then);
             }
             (Verdict::GivenUp(why), _) => {
-                end.detail = match end.detail.as_str() {
-                    "" => why,
-                    detail => format!("{detail}: {why}"),
-                };
+                end.give_up(&why);
                 self.finish(id, end, now, then);
             }
             (Verdict::Over, _) => self.finish(id, end, now, then),
@@ -84,9 +82,13 @@ impl State {
         if slot.record.spec.is_script() {
             then.actions.push(Action::RemoveScript(Arc::clone(&slot.record)));
         }
+        // What SIGKILL has not ended is named, and not killed once more.
+        let rest = slot.rest().filter(|_| slot.record.unkillable.is_empty());
+        if !slot.record.unkillable.is_empty() {
+            slot.refuse_deletes(then);
+        }
         // Those who asked for the start were answered when it had started.
         let Waiting { starts: _, kills, deletes } = std::mem::take(&mut slot.waiting);
-        let rest = slot.rest();
         for reply in kills {
             let (seen, reached) = (slot.seen(), slot.reached.clone());
             then.actions.push(match rest {
@@ -106,6 +108,38 @@ impl State {
         }
         self.admit(now, then);
         self.over(then);
+    }
+
+    /// Descendants that outlived a finished process were killed, as far as SIGKILL ends them.
+    pub(super) fn rest_killed(
+        &mut self,
+        seen: Seen,
+        outcome: TreeSignal,
+        reply: Reply<Killed>,
+        then: &mut Effects,
+    ) {
+        let TreeSignal { members: reached, unkillable, leader_remains: _ } = outcome;
+        let Record { birth, launch, .. } = *seen.record;
+        let same = |slot: &&mut Slot| (slot.record.birth, slot.record.launch) == (birth, launch);
+        let Some(slot) = self.slots.get_mut(&seen.record.id).filter(same) else {
+            return then.actions.push(Action::AnswerKill(reply, Ok(Killed { seen, reached })));
+        };
+        if slot.set_unkillable(unkillable) {
+            then.changes.push(Change::Update(Arc::clone(&slot.record)));
+            then.actions.push(Action::Publish(Arc::clone(&slot.entry), slot.seen()));
+        }
+        let seen = slot.seen();
+        then.actions.push(Action::AnswerKill(reply, Ok(Killed { seen, reached })));
+    }
+
+    /// A process that an earlier keeper could not end has ended: how is not known.
+    pub(super) fn leftover_ended(&mut self, id: &Arc<str>, now: Now, then: &mut Effects) {
+        let slot = self.slots.get_mut(id).filter(|slot| slot.life.ending().is_some());
+        if let Some(slot) = slot {
+            slot.life = Life::Exited;
+            self.ended(id, Ended::without_exit(Cause::Lost), now, then);
+            self.set_timer(id);
+        }
     }
 
     /// What a live process had is free: its place in the queue, its name as a service.
@@ -171,7 +205,9 @@ impl State {
     }
 
     pub(super) fn over(&self, then: &mut Effects) {
-        let over = |slot: &Slot| slot.record.end().is_some() || slot.rests();
+        let over = |slot: &Slot| {
+            slot.record.end().is_some() || slot.rests() || slot.life.has_unkillable_leader()
+        };
         if self.shutting_down && self.archiving.is_empty() && self.slots.values().all(over) {
             then.actions.push(Action::AllOver);
         }

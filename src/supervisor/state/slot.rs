@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{ServiceKey, Starter};
-use crate::process::lifecycle::{Ended, Running, after};
+use crate::process::lifecycle::{Ask, Ended, Running, after};
 use crate::process::{
     Cause, Descendant, End, Kind, Life, Moment, Phase, Policy, Printed, Record, Spec, Started,
-    StructuredOutput,
+    StructuredOutput, Unkillable,
 };
 use crate::store::Change;
 use crate::supervisor::effects::{Action, Effects, Killed, Reply};
@@ -107,8 +107,46 @@ impl Slot {
 
     /// It is about to be started: of a service that is counted.
     pub(super) fn begins(&mut self, now: Moment) {
-        if self.record.spec.service.is_some() {
-            self.change(|record| record.restarts.starting(now));
+        if let Some(restart) = self.record.spec.service.as_ref().map(|service| service.restart) {
+            self.change(|record| record.restarts.starting(&restart, now));
+        }
+    }
+
+    /// Records what SIGKILL has not ended. True: the record has changed.
+    pub(super) fn set_unkillable(&mut self, unkillable: Vec<Unkillable>) -> bool {
+        let changed = self.record.unkillable != unkillable;
+        if changed {
+            self.change(|record| record.unkillable = unkillable);
+        }
+        changed
+    }
+
+    /// Puts a question about the tree to the keeper; about processes that an earlier keeper could
+    /// not end, to the kernel.
+    pub(super) fn ask(&self, ask: Ask) -> Option<Action> {
+        let id = Arc::clone(&self.record.id);
+        let leftovers = &self.record.unkillable;
+        match &self.held {
+            Some(held) => Some(Action::Ask { id, key: held.key, ask }),
+            None if leftovers.is_empty() => None,
+            None => Some(Action::AskLeftovers { id, leftovers: leftovers.clone(), ask }),
+        }
+    }
+
+    /// SIGKILL has not ended its leader: answers the calls that wait for the end.
+    pub(super) fn answer_kill_failed(&mut self, then: &mut Effects) {
+        for reply in std::mem::take(&mut self.waiting.kills) {
+            let (seen, reached) = (self.seen(), self.life.reached().to_vec());
+            then.actions.push(Action::AnswerKill(reply, Ok(Killed { seen, reached })));
+        }
+        self.refuse_deletes(then);
+    }
+
+    /// Answers deletes by force of what SIGKILL has not ended.
+    pub(super) fn refuse_deletes(&mut self, then: &mut Effects) {
+        for reply in std::mem::take(&mut self.waiting.deletes) {
+            let error = Error::StillRunning(self.record.id.to_string());
+            then.actions.push(Action::AnswerDelete(reply, Err(error)));
         }
     }
 
@@ -221,7 +259,7 @@ impl Waiting {
 
 /// How a process ended, for its record.
 pub(super) fn end(slot: &mut Slot, ended: Ended, wall: u64) -> End {
-    let Ended { cause, exit, reached: _, mut detail, for_good: _ } = ended;
+    let Ended { cause, exit, reached: _, unkillable: _, mut detail, for_good: _ } = ended;
     let drained = slot.held.as_ref().map(|held| held.output.progress().drained);
     if let (Phase::Backoff { last, .. }, None) = (&slot.record.phase, &exit) {
         // It ended long ago; that it does not begin again is what is new.

@@ -38,6 +38,7 @@ impl State {
         slot.change(|record| {
             record.launch += u32::from(again);
             record.first_seq = first_seq;
+            record.unkillable = Vec::new();
             record.phase = Phase::Starting;
         });
         slot.begins(now.moment);

@@ -103,13 +103,13 @@ async fn decided(
     mut look: Look,
     decide: impl FnOnce(&mut Viewer) + Send + 'static,
 ) -> Result<(Look, Vec<Chunk>), Error> {
-    let bytes = look.viewer.pending();
+    let (workers, cost) = (look.workers.clone(), look.viewer.cost(0));
     let decide = move || {
         decide(&mut look.viewer);
         let chunks = look.viewer.take();
         (look, chunks)
     };
-    apart(bytes, decide).await
+    apart(&workers, cost, decide).await
 }
 
 fn sights(before: Vec<Chunk>, gap: Option<Gap>, after: Vec<Chunk>) -> Vec<Sight> {

@@ -124,9 +124,12 @@ impl Sieve {
         self.strands.iter_mut().for_each(Strand::reset);
     }
 
-    /// Gives what is kept memory of its own.
+    /// Gives what is kept memory of its own, and frees what only the search needed.
     pub(super) fn own(&mut self) {
         self.strands.iter_mut().for_each(Strand::own);
+        if let Some(grep) = &mut self.grep {
+            grep.regex.drop_cache();
+        }
     }
 
     /// Bytes that would be searched if everything were decided on.

@@ -6,11 +6,10 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use regex::bytes::Regex;
 
 use self::model::Model;
 use super::*;
-use crate::transcript::{Chunk, Stream};
+use crate::transcript::{Chunk, OutputRegex, Stream};
 
 /// Chunks as the keeper would number them.
 fn transcript(pieces: impl IntoIterator<Item = (Stream, Vec<u8>)>) -> Vec<Chunk> {
@@ -28,7 +27,7 @@ fn stdout(pieces: &[&str]) -> Vec<Chunk> {
 }
 
 fn grep(pattern: &str, context: usize) -> Option<Grep> {
-    Some(Grep { regex: Regex::new(pattern).unwrap(), context })
+    Some(Grep { regex: OutputRegex::new(pattern, false).unwrap(), context })
 }
 
 /// The answer from `since` on, whose view was told of all before.

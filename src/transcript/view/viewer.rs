@@ -112,6 +112,19 @@ impl Viewer {
         shows || self.sieve.would_match()
     }
 
+    /// What it costs to look at so many new bytes, as [`OutputRegex::search_cost`].
+    ///
+    /// [`OutputRegex::search_cost`]: crate::transcript::OutputRegex::search_cost
+    pub fn cost(&self, new_bytes: usize) -> usize {
+        let bytes = self.pending() + new_bytes;
+        self.sieve.grep.as_ref().map_or(bytes, |grep| grep.regex.search_cost(bytes))
+    }
+
+    /// Bytes of output to look at in one step; none: any number.
+    pub fn step_bytes(&self) -> Option<usize> {
+        self.sieve.grep.as_ref().map(|grep| grep.regex.step_bytes())
+    }
+
     /// Bytes that are looked at besides what is new.
     pub fn pending(&self) -> usize {
         let kept = match &self.selected {

@@ -31,8 +31,53 @@ fn a_wrong_argument_is_told_in_a_line_that_helps() {
     assert!(missing.contains("<ID>") && missing.contains("`procyard logs --help`"), "{missing}");
     let word = said(&["ps", "--state", "gone"]);
     assert!(word.contains("'gone'") && word.contains("queued, starting, running"), "{word}");
-    let span = said(&["wait", "p", "--timeout", "30"]);
+    let span = said(&["kill", "p", "--grace", "30"]);
     assert!(span.contains("'30'") && span.contains("500ms, 30s"), "{span}");
+}
+
+#[test]
+fn usage_errors_of_run_and_wait_exit_with_125() {
+    for args in [
+        &["run"][..],
+        &["run", "--wrong"],
+        &["run", "--ready-port", "0", "--", "true"],
+        &["wait"],
+        &["wait", "p", "--timeout", "30"],
+    ] {
+        let (code, said) = failed(procyard(args));
+        assert_eq!(code, 125, "{said}");
+        assert!(said.contains(&format!("see `procyard {} --help`", args[0])), "{said}");
+    }
+}
+
+#[test]
+fn readiness_heading_of_run_has_only_its_options() {
+    let help = printed(procyard(&["run", "--help"]));
+    let (_, readiness) = help.split_once("\nReadiness:\n").unwrap();
+    let own = readiness.lines().take_while(|line| line.is_empty() || line.starts_with(' '));
+    let options = own.filter(|line| line.trim_start().starts_with('-'));
+    let options: Vec<_> = options.filter(|line| !line.contains("--ready-")).collect();
+    assert!(options.is_empty(), "{options:?}");
+}
+
+#[test]
+fn no_unknown_word_suggests_a_command_that_changes_something() {
+    for word in ["top", "list", "ls", "status"] {
+        let (code, said) = failed(procyard(&[word]));
+        assert_eq!(code, 2, "{said}");
+        assert!(said.contains("'ps' lists processes"), "{said}");
+    }
+    for word in [
+        "remove", "stpo", "instal", "kil", "upgrad", "rmm", "signa", "tokn", "reru", "stat",
+        "lists",
+    ] {
+        let (_, said) = failed(procyard(&[word]));
+        for command in
+            ["stop", "install", "kill", "upgrade", "rm", "signal", "token", "rerun", "serve"]
+        {
+            assert!(!said.contains(&format!("'{command}'")), "{said}");
+        }
+    }
 }
 
 #[test]

@@ -19,7 +19,9 @@ async fn it_ends_a_process_and_tells_who_was_ended_with_it() {
     assert_eq!(tty.ended(), 0);
     assert_eq!(exit(&get(&mut client, "p").await).signal, Some(libc::SIGTERM));
     // Once more is fine.
-    assert!(printed(service.procyard(&["kill", "p"])).starts_with("p: killed on request"));
+    let again = printed(service.procyard(&["kill", "p", "p"]));
+    assert!(again.starts_with("p had already ended: killed on request"), "{again}");
+    assert_eq!(again.lines().count(), 1, "{again}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -66,11 +68,23 @@ async fn filters_choose_whom_and_nothing_chooses_nobody() {
         printed(service.procyard(&["kill", "--label", "job=one"])),
         "nothing that lives matches\n"
     );
-    // Those that are there are ended, though another is not.
-    let output = finished(service.procyard(&["kill", "nobody", "c"]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kill_ends_nothing_unless_every_word_resolves() {
+    let service = TestService::start();
+    let mut client = service.client().await;
+    let called = |spec| pb::Spec { name: "web".into(), ..spec };
+    begin(&mut client, "a", called(argv(&["sleep", "600"]))).await;
+    begin(&mut client, "b", called(argv(&["sleep", "600"]))).await;
+    let output = finished(service.procyard(&["kill", "a", "missing", "web"]));
     assert_eq!(output.status.code(), Some(1));
-    assert!(String::from_utf8(output.stderr).unwrap().contains("nobody"));
-    assert_eq!(get(&mut client, "c").await.state(), pb::State::Exited);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("cannot find a process called missing"), "{said}");
+    assert!(said.contains("cannot choose among the processes called web"), "{said}");
+    assert_eq!(get(&mut client, "a").await.state(), pb::State::Running);
+    printed(service.procyard(&["kill", "a", "b"]));
+    assert_eq!(get(&mut client, "b").await.state(), pb::State::Exited);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -82,7 +96,9 @@ async fn a_name_means_the_one_that_lives() {
     finish(&mut client, "newer", called(shell("true"))).await;
     assert!(printed(service.procyard(&["kill", "web"])).starts_with("lives: killed on request"));
     // Once it is over, the newest.
-    assert!(printed(service.procyard(&["kill", "web"])).starts_with("newer: exited"));
+    assert!(
+        printed(service.procyard(&["kill", "web"])).starts_with("newer had already ended: exited")
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

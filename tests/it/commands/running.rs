@@ -69,7 +69,7 @@ fn output_error_output_and_exit_code_are_those_of_the_command() {
 fn what_cannot_be_run_is_told_in_a_line_and_by_the_usual_code() {
     let service = TestService::start();
     let cases: [(&[&str], i32, &str); 7] = [
-        (&["run", "--no-such-option", "true"], 2, "--no-such-option"),
+        (&["run", "--no-such-option", "true"], 125, "--no-such-option"),
         (&["run", "--", "no-such-program"], 127, "no-such-program"),
         (&["run", "--", "/etc/passwd"], 126, "/etc/passwd"),
         (&["run", "-C", "/no/such/directory", "--", "true"], 125, "/no/such/directory"),

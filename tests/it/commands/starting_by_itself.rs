@@ -5,16 +5,14 @@ use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use super::{Running, finished};
 use crate::support::tty::Tty;
-use crate::support::{binary, is_root, skip};
-
-/// Somebody who is not root: root's usual socket is not for tests.
-const NOBODY: u32 = 65534;
+use crate::support::{NOBODY, binary, is_root, skip};
 
 /// A command of somebody whose directories are all in this one.
-fn command(home: &Path, args: &[&str]) -> Command {
+pub(super) fn command(home: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(binary());
     command.args(args).stdin(Stdio::null()).current_dir(home).env("HOME", home);
     command.env("XDG_RUNTIME_DIR", home.join("run")).env("XDG_STATE_HOME", home.join("state"));
@@ -30,11 +28,11 @@ fn command(home: &Path, args: &[&str]) -> Command {
 }
 
 /// Stops what was started when dropped.
-struct Home(tempfile::TempDir);
+pub(super) struct Home(pub(super) tempfile::TempDir);
 
 impl Home {
     /// None: nobody else can run the program from where it is.
-    fn new() -> Option<Home> {
+    pub(super) fn new() -> Option<Home> {
         let home = Home(tempfile::tempdir().unwrap());
         std::fs::create_dir(home.0.path().join("run")).unwrap();
         if is_root() {
@@ -46,7 +44,7 @@ impl Home {
         possible.is_ok_and(|output| output.status.success()).then_some(home)
     }
 
-    fn run(&self, args: &[&str]) -> Output {
+    pub(super) fn run(&self, args: &[&str]) -> Output {
         finished(command(self.0.path(), args))
     }
 }
@@ -62,7 +60,7 @@ impl Drop for Home {
 
 #[test]
 fn the_first_command_starts_it_and_the_next_ones_find_it() {
-    let Some(home) = Home::new() else { return skip("nobody else can run the program") };
+    let Some(home) = Home::new() else { return skip("another user cannot run the program here") };
     let mut tty = Tty::start(command(home.0.path(), &["run", "--", "echo", "hi"]));
     tty.expect("a supervisor now serves at unix://");
     tty.expect("hi");
@@ -77,11 +75,45 @@ fn the_first_command_starts_it_and_the_next_ones_find_it() {
 
 #[test]
 fn of_several_first_commands_all_reach_one() {
-    let Some(home) = Home::new() else { return skip("nobody else can run the program") };
+    let Some(home) = Home::new() else { return skip("another user cannot run the program here") };
     let begin = || Running::start(command(home.0.path(), &["run", "--", "echo", "hi"]));
     let all: Vec<_> = (0..4).map(|_| begin()).collect();
     for child in all {
         let output = child.finished();
         assert_eq!(output.stdout, b"hi\n", "{output:?}");
     }
+}
+
+#[test]
+fn a_server_variable_with_the_usual_socket_starts_it_too() {
+    let Some(home) = Home::new() else { return skip("another user cannot run the program here") };
+    let usual = format!("unix://{}", home.0.path().join("run/procyard.sock").display());
+    let mut run = command(home.0.path(), &["run", "--", "echo", "hi"]);
+    run.env("PROCYARD_SERVER", &usual);
+    let output = finished(run);
+    assert_eq!(
+        (output.status.code(), output.stdout.as_slice()),
+        (Some(0), &b"hi\n"[..]),
+        "{output:?}"
+    );
+    // Another address is a server of the user's own, which must be there.
+    let mut run = command(home.0.path(), &["run", "--", "echo", "hi"]);
+    run.env("PROCYARD_SERVER", format!("{usual}.other"));
+    assert_eq!(finished(run).status.code(), Some(125));
+}
+
+#[test]
+fn run_fails_at_once_when_its_supervisor_listens_elsewhere() {
+    let Some(home) = Home::new() else { return skip("no other user can run the program") };
+    assert!(home.run(&["run", "--", "true"]).status.success());
+    let mut run = command(home.0.path(), &["run", "--", "true"]);
+    run.env_remove("XDG_RUNTIME_DIR");
+    let begin = Instant::now();
+    let output = finished(run);
+    // Far below the 30 s that a supervisor may take to start.
+    assert!(begin.elapsed() < Duration::from_secs(15), "{output:?}");
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    let address = format!("unix://{}", home.0.path().join("run/procyard.sock").display());
+    assert!(said.contains(&format!("set PROCYARD_SERVER to {address}")), "{said}");
 }

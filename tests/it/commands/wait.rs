@@ -6,10 +6,10 @@ use std::path::Path;
 
 use procyard::grpc::pb;
 
-use super::{Running, failed, finished, objects};
+use super::{Running, failed, finished, in_shell, objects, printed};
 use crate::support::service::*;
 use crate::support::tty::Tty;
-use crate::support::{Gate, until};
+use crate::support::{Gate, binary, have, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_exits_as_the_process_did() {
@@ -93,4 +93,55 @@ fn waits(metrics: &Path) -> usize {
     };
     let line = asked.ok().and_then(|_| answer.lines().find(started));
     line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0)
+}
+
+/// The lines of an example in a help text, with another port.
+fn example(help: &str, from: &str, to: &str, port: u16) -> String {
+    let lines = help.lines().map(str::trim).skip_while(|line| !line.starts_with(from));
+    let mut example = Vec::new();
+    for line in lines {
+        example.push(line.replace("8080", &port.to_string()));
+        if line.starts_with(to) {
+            return example.join(" && ");
+        }
+    }
+    panic!("no such example in {help}");
+}
+
+#[test]
+fn the_readiness_example_of_the_help_works() {
+    if !have(&["python3", "curl"]) {
+        return;
+    }
+    let service = TestService::start();
+    let help = printed(service.procyard(&["wait", "--help"]));
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let script = example(&help, "procyard run", "procyard wait --prints", free);
+    let mut shell = in_shell(&service, &script);
+    // The directory that is served is the service's own; a name leads to the program.
+    let bin = service.directory.path().join("bin");
+    std::fs::create_dir(&bin).unwrap();
+    std::os::unix::fs::symlink(binary(), bin.join("procyard")).unwrap();
+    let path = std::env::var("PATH").unwrap_or_default();
+    shell.env("PATH", format!("{}:{path}", bin.display())).env("no_proxy", "localhost");
+    shell.current_dir(service.directory.path());
+    let said = printed(shell);
+    assert!(said.contains(": ready\n") && said.contains("Directory listing"), "{script}: {said}");
+    assert!(said.contains(": printed Serving HTTP in chunk "), "{script}: {said}");
+}
+
+#[test]
+fn readiness_by_output_and_by_a_command_is_waited_for() {
+    let service = TestService::start();
+    let start = |id: &str, how: &[&str]| {
+        let program = ["--", "sh", "-c", "touch up; echo it is up; exec sleep 600"];
+        let args = [&["run", "-d", "--id", id, "--ready-timeout", "1m"], how, &program].concat();
+        printed(service.procyard(&args));
+        printed(service.procyard(&["wait", "--ready", "--timeout", "1m", id]))
+    };
+    assert_eq!(start("a", &["--ready-prints", "is up"]), "a: ready\n");
+    assert_eq!(start("b", &["--ready-exec", "test -e up && true"]), "b: ready\n");
+    let (code, said) = failed(service.procyard(&["run", "--ready-prints", "(", "--", "true"]));
+    assert_eq!(code, 125);
+    assert!(said.starts_with("procyard: --ready-prints: "), "{said}");
 }

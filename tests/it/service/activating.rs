@@ -314,3 +314,28 @@ async fn systemd_itself_starts_it_at_the_first_connection() {
     assert_eq!(output_of(&mut client, shell("echo hi")).await, "hi\n");
     assert_eq!(cmdline(service.child.id())[1], "serve");
 }
+
+#[test]
+fn upgrade_finds_the_keeper_behind_a_passed_socket() {
+    let activated = Activated::new();
+    let socket = activated.socket();
+    let service = activated.pass(&[&socket]).start();
+    let other = TestService::start();
+    let upgrade = |state_of: &TestService| {
+        let mut command = service.procyard(&["upgrade"]);
+        command.env("PROCYARD_STATE_DIR", state_of.directory.path().join("state"));
+        command.output().unwrap()
+    };
+    for service in [&service, &other] {
+        assert!(service.procyard(&["info"]).output().unwrap().status.success());
+    }
+    let before = service.server_pid();
+    let refused = upgrade(&other);
+    assert!(
+        String::from_utf8_lossy(&refused.stderr).contains("does not listen there"),
+        "{refused:?}"
+    );
+    let upgraded = upgrade(&service);
+    assert!(upgraded.status.success(), "{upgraded:?}");
+    assert_ne!(service.server_pid(), before);
+}

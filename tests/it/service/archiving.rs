@@ -7,8 +7,9 @@ use procyard::grpc::pb;
 use crate::support::service::*;
 use crate::support::{Gate, alive, soon, until};
 
-/// The file of a run, from the births of the records on.
-pub(super) fn file(service: &TestService, name: &str) -> PathBuf {
+/// The file of a run, as in "1.1": the birth of its record, and the run.
+pub(super) fn file(service: &TestService, run: &str) -> PathBuf {
+    let name = format!("procyard-{run}.transcript");
     service.directory.path().join("state/transcripts").join(name)
 }
 

@@ -1,5 +1,7 @@
 //! Attach: a live terminal that any number of clients share, and none of them owns.
 
+mod late_input;
+
 use std::time::Instant;
 
 use procyard::grpc::pb;

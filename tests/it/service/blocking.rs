@@ -190,3 +190,42 @@ async fn a_process_waits_on_for_the_next_server_which_lets_it_go_on() {
     }
     assert_eq!((transcript.received(), transcript.gaps), (total, 0));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn process_that_waits_for_its_reader_is_shown_as_blocked() {
+    let service = TestService::start();
+    let mut client = service.client().await;
+    let line = "head -c 3000000 /dev/zero; echo; exec sleep 600";
+    begin(&mut client, "p", blocking(shell(line))).await;
+    begin(&mut client, "q", shell(line)).await;
+    becomes(&mut client, pb::Blocked::Reader).await;
+    let listed = list(&mut client).await;
+    assert_eq!(listed[0].blocked(), pb::Blocked::Unspecified);
+    assert_eq!(listed[1].blocked(), pb::Blocked::Reader);
+    let shown = service.procyard(&["ps"]).output().unwrap();
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(shown.contains(" blocked ") && shown.contains(" running "), "{shown}");
+    // The next server knows it, too.
+    service.kill_server();
+    let mut client = service.client().await;
+    assert_eq!(get(&mut client, "p").await.blocked(), pb::Blocked::Reader);
+    // A reader makes room until all of it was printed.
+    soon(async {
+        loop {
+            let transcript = get(&mut client, "p").await.transcript.unwrap();
+            ask_read(&mut client, acknowledge("p", transcript.next_seq)).await;
+            if transcript.total_bytes == 3_000_001 {
+                break;
+            }
+        }
+    })
+    .await;
+    becomes(&mut client, pb::Blocked::Unspecified).await;
+    begin(&mut client, "r", blocking(argv(&["yes"]))).await;
+    let killed = soon(client.kill(kill_at_once("r"))).await.unwrap().into_inner();
+    assert_eq!(killed.processes[0].blocked(), pb::Blocked::Unspecified);
+}
+
+async fn becomes(client: &mut Client, wanted: pb::Blocked) {
+    soon(async { while get(client, "p").await.blocked() != wanted {} }).await;
+}

@@ -7,6 +7,7 @@ mod support;
 use procyard::grpc::pb::{self, Cause};
 use tonic_types::StatusExt;
 
+use crate::service::archiving::lose_everything;
 use crate::support::service::*;
 use crate::support::{alive, is_root, skip, soon, until};
 use support::*;
@@ -61,6 +62,44 @@ async fn a_server_that_is_killed_while_the_disk_is_full_comes_back_and_serves() 
     assert_eq!(story(&mut client, "ends").await, [pb::Kind::Started, pb::Kind::Completed]);
     ended(&mut client, "doomed").await;
     small.check();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn serve_after_a_clean_stop_on_a_full_disk_serves_reads() {
+    let Some(mut small) = SmallDisk::start() else { return };
+    finish(&mut small.service.client().await, "done", shell("true")).await;
+    small.service.stop();
+    // The memory that connections share fits, and no frame of the log does.
+    let full = small.fill_but(36 << 10);
+    small.service.begin_anew(|_| {});
+    let mut client = small.service.client().await;
+    refuses_all(&mut client).await;
+    full.free();
+    until_ok(&mut client).await;
+    expect_no_loss(&mut client).await;
+    small.check();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn serve_after_a_crash_on_a_full_disk_serves_reads() {
+    let Some(mut small) = SmallDisk::start() else { return };
+    let mut client = small.service.client().await;
+    finish(&mut client, "done", shell("true")).await;
+    let full = small.fill();
+    until_refused(&mut client, "full").await;
+    lose_everything(&mut small.service).await;
+    client = small.service.client().await;
+    refuses_all(&mut client).await;
+    full.free();
+    until_ok(&mut client).await;
+    expect_no_loss(&mut client).await;
+    small.check();
+}
+
+async fn expect_no_loss(client: &mut Client) {
+    let info = soon(client.get_server_info(pb::GetServerInfoRequest {})).await.unwrap();
+    let store = info.into_inner().store.unwrap();
+    assert_eq!((store.lost_records, store.lost_events), (0, 0), "{store:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

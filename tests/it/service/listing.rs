@@ -1,5 +1,7 @@
 //! List: newest first, in pages that hold together, by any field, and no more than is to be kept.
 
+mod programs;
+
 use std::collections::HashSet;
 
 use procyard::grpc::pb;
@@ -242,15 +244,27 @@ async fn of_too_large_finished_ones_the_oldest_go() {
         soon(client.wait(wait)).await.unwrap();
     }
     assert_eq!(ids(&list(&mut client).await), ["p5", "p4", "p3"]);
-    // One that is larger than all that may be kept goes at once, and is told to have ended.
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn newest_finished_process_is_kept_until_the_next_finishes() {
+    let service = keeping(&["--keep-mib", "1"]);
+    let mut client = service.client().await;
     let mut watcher = Watcher::open(&mut client, pb::WatchRequest::default()).await;
-    begin(&mut client, "large", shell("head -c 4000000 /dev/zero")).await;
-    assert_eq!(watcher.next(pb::Kind::Completed).await.process_id, "large");
-    let mut gone = Vec::new();
-    while gone.last().is_none_or(|id| id != "large") {
-        gone.push(watcher.next(pb::Kind::Deleted).await.process_id);
+    let mut kept = None;
+    for id in ["small", "large", "larger"] {
+        let bytes = if id == "small" { 1 } else { 3_000_000 };
+        let spec = shell(&format!("head -c {bytes} /dev/zero"));
+        begin(&mut client, id, pb::Spec { transcript_bytes: 8 << 20, ..spec }).await;
+        assert_eq!(watcher.next(pb::Kind::Completed).await.process_id, id);
+        if let Some(before) = kept.replace(id) {
+            assert_eq!(watcher.next(pb::Kind::Deleted).await.process_id, before);
+        }
+        super::archiving::nothing_in_memory(&service).await;
+        assert_eq!(ids(&list(&mut client).await), [id]);
     }
-    assert_eq!(gone, ["p3", "p4", "p5", "large"]);
+    let delete = pb::DeleteRequest { id: "larger".into(), ..Default::default() };
+    soon(client.delete(delete)).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -262,8 +276,11 @@ async fn finished_ones_that_are_too_old_go_by_themselves() {
     begin(&mut client, "a", shell("exit 3")).await;
     let completed = watcher.next(pb::Kind::Completed).await;
     assert_eq!(exit(completed.process.as_ref().unwrap()).code, Some(3));
+    // The newest one stays.
+    assert_eq!(ids(&list(&mut client).await), ["a", "live"]);
+    begin(&mut client, "b", shell("exit 4")).await;
     assert_eq!(watcher.next(pb::Kind::Deleted).await.process_id, "a");
-    assert_eq!(ids(&list(&mut client).await), ["live"]);
+    assert_eq!(ids(&list(&mut client).await), ["b", "live"]);
     until("nothing of it is held", || service.inmates().len() == 1).await;
 }
 

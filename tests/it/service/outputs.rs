@@ -128,7 +128,7 @@ async fn what_is_no_value_is_told_and_the_exit_is_as_it_was() {
         (format!("{numbers} >$PROCYARD_OUTPUT"), "it takes more than 2.5 MiB in protobuf's form"),
         ("ln -s /etc/hostname $PROCYARD_OUTPUT".into(), "it is not a regular file"),
         ("mkfifo $PROCYARD_OUTPUT".into(), "it is not a regular file"),
-        ("mkdir -p $PROCYARD_OUTPUT/a/b".into(), "it is not a regular file"),
+        ("mkdir $PROCYARD_OUTPUT".into(), "it is not a regular file"),
     ];
     for (line, why) in cases {
         let process = run_line(&mut client, &format!("{line}; exit 4")).await;
@@ -242,9 +242,8 @@ async fn what_was_set_while_there_was_no_server_is_not_lost() {
     let lives = begin_ready(&mut client, "lives", shell(&line)).await;
     let server = service.server_pid();
     kill_pid(server, libc::SIGSTOP);
-    // What is nobody's is swept.
-    std::fs::write(outputs(&service).join("99.1"), "1").unwrap();
-    std::fs::write(outputs(&service).join("strange"), "1").unwrap();
+    // Of a launch that no record knows.
+    std::fs::write(outputs(&service).join("procyard-99.1.output"), "1").unwrap();
     // Either may pass the gate.
     gate.open(1);
     until("one has ended", || service.inmates().len() == 1).await;

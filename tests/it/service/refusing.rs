@@ -165,6 +165,8 @@ async fn a_regex_that_is_wrong_or_explodes_is_refused_and_its_place_is_named() {
     let service = TestService::start();
     let server = service.server_pid();
     let mut client = service.client().await;
+    // A regex is looked at only for a process that is there.
+    finish(&mut client, "a", shell("true")).await;
     for (regex, words) in [
         ("ab(cd", "at character 3: unclosed group"),
         ("äö[z-a]", "at character 4"),
@@ -187,6 +189,7 @@ async fn a_regex_that_is_wrong_or_explodes_is_refused_and_its_place_is_named() {
             assert!(bad.description.contains(words), "{bad:?}");
         }
     }
+    soon(client.delete(pb::DeleteRequest { id: "a".into(), ..Default::default() })).await.unwrap();
     is_untouched(&service, server).await;
 }
 

@@ -304,7 +304,7 @@ async fn a_transcript_that_is_gone_is_told_as_a_gap() {
     let mut client = service.client().await;
     finish(&mut client, "done", shell("echo hi")).await;
     service.stop();
-    std::fs::remove_file(service.directory.path().join("state/transcripts/1.1")).unwrap();
+    std::fs::remove_file(super::archiving::file(&service, "1.1")).unwrap();
     service.begin_anew(|_| {});
     let mut client = service.client().await;
     let read = pb::ReadRequest { id: "done".into(), ..Default::default() };

@@ -1,5 +1,7 @@
 //! Services: one of a name at a time, started again as their policy says, ended when asked.
 
+mod giving_up;
+
 use procyard::grpc::pb::restart::Policy;
 use procyard::grpc::pb::{self, Cause, Kind, Mode, Outcome, State};
 use tonic::Code;
@@ -110,7 +112,7 @@ async fn one_follower_follows_over_all_restarts() {
         policy: Policy::Always.into(),
         max_restarts: 2,
         backoff_min: Some(millis(10)),
-        backoff_max: None,
+        ..Default::default()
     };
     let spec = pb::Spec { restart: Some(restart), ..as_service("s", shell(&line)) };
     begin(&mut client, "a", spec).await;
@@ -132,25 +134,13 @@ async fn one_follower_follows_over_all_restarts() {
             pb::follow_response::Message::End(end) => {
                 let process = end.process.unwrap();
                 let message = &exit(&process).message;
-                assert_eq!(message, "exited with code 1: given up after 2 restarts");
+                assert_eq!(message, "gave up after 2 restarts; the last launch exited with code 1");
             }
             pb::follow_response::Message::Gap(gap) => panic!("{gap:?}"),
             pb::follow_response::Message::Heartbeat(_) => {}
         }
     }
     assert_eq!(all, "up\ndown\n".repeat(3));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_service_that_ends_again_and_again_is_given_up() {
-    let service = TestService::start();
-    let mut client = service.client().await;
-    let spec = restarted(Policy::Always, shell("true"));
-    let process = finish(&mut client, "a", spec).await.process.unwrap();
-    assert_eq!(process.restarts, 4);
-    let exit = exit(&process);
-    assert_eq!((exit.cause(), exit.code), (Cause::Exited, Some(0)));
-    assert_eq!(exit.message, "exited with code 0: given up after 5 starts within 10 s");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -372,11 +362,14 @@ async fn a_service_that_cannot_be_started_any_more_is_given_up_and_keeps_its_tra
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
     };
     write("#!/bin/sh\necho said; rm $0; exit 1\n");
-    let spec = restarted(Policy::Always, argv(&[program.to_str().unwrap()]));
+    let mut spec = restarted(Policy::Always, argv(&[program.to_str().unwrap()]));
+    let give_up = pb::restart::GiveUp { starts: 5, within: Some(millis(3_600_000)) };
+    spec.restart.as_mut().unwrap().give_up = Some(give_up);
     let process = finish(&mut client, "a", spec.clone()).await.process.unwrap();
     let failed = exit(&process);
-    assert_eq!((failed.cause(), process.restarts), (Cause::StartFailed, 4));
-    assert!(failed.message.ends_with("given up after 5 starts within 10 s"), "{failed:?}");
+    assert_eq!((failed.cause(), process.restarts), (Cause::GaveUp, 4));
+    let said = "gave up after 5 starts within 3600s; the last launch: could not be started: ";
+    assert!(failed.message.starts_with(said), "{failed:?}");
     assert_eq!(printed(&mut client, "a").await, "said\n");
     service.kill_server();
     let mut client = service.client().await;

@@ -1,5 +1,7 @@
 //! Wait: what is awaited, a timeout or the end, whichever is first; and leaving touches nothing.
 
+mod gaps;
+
 use std::time::Duration;
 
 use procyard::grpc::pb;

@@ -74,10 +74,12 @@ async fn code_is_queued_run_read_killed_run_again_and_deleted() {
     assert_eq!(stream(&mut client, &id, pb::Stream::Stdout).await, "to stdout\n");
     assert_eq!(stream(&mut client, &id, pb::Stream::Stderr).await, "to stderr\n");
 
-    // By the client's own reference.
+    // By the client's own reference. List leaves out the code.
     let selector = Some(pb::Selector { r#ref: "job-4711".into(), ..Default::default() });
     let request = pb::ListRequest { selector, ..Default::default() };
-    assert_eq!(soon(client.list(request)).await.unwrap().into_inner().processes, [process]);
+    let listed = soon(client.list(request)).await.unwrap().into_inner().processes;
+    assert_eq!(listed.iter().map(|listed| &listed.id).collect::<Vec<_>>(), [&id]);
+    assert_eq!((&listed[0].exit, listed[0].spec_truncated), (&process.exit, true));
 
     // Another is killed while it runs; what it printed is kept.
     let endless = python("import time\nprint('so far', flush=True)\ntime.sleep(600)\n");

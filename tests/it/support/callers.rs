@@ -103,9 +103,14 @@ impl KnowingService {
         ProcessServiceClient::with_interceptor(channel, Bearer(token))
     }
 
+    /// The file of its log.
+    pub fn log_path(&self) -> std::path::PathBuf {
+        self.files.path().join("log")
+    }
+
     /// Its log so far.
     pub fn log(&self) -> String {
-        std::fs::read_to_string(self.files.path().join("log")).unwrap()
+        std::fs::read_to_string(self.log_path()).unwrap()
     }
 
     /// The lines of the audit log, without times and the ids of calls, when there are so many about

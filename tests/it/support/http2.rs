@@ -15,7 +15,7 @@ pub const PING: u8 = 6;
 pub const GOAWAY: u8 = 7;
 const WINDOW_UPDATE: u8 = 8;
 
-const END_STREAM: u8 = 1;
+pub const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 
 /// A frame, as it is sent or came.

@@ -32,6 +32,17 @@ impl TestService {
         TestService { child, directory }
     }
 
+    /// A service whose command was changed, under a prefix of other commands, such as `unshare`, that
+    /// execs its arguments.
+    pub fn start_under(under: &[&str], change: impl FnOnce(&mut Command)) -> TestService {
+        let directory = tempfile::tempdir().unwrap();
+        let inner = TestService::command(directory.path(), change);
+        let mut command = Command::new(under[0]);
+        command.args(&under[1..]).arg(inner.get_program()).args(inner.get_args());
+        command.env("RUST_LOG", "warn").stdin(Stdio::null());
+        TestService { child: command.spawn().unwrap(), directory }
+    }
+
     /// A service from a file of its own, `procyard` in its directory, that a test may replace.
     pub fn start_from_copy() -> TestService {
         TestService::start_from_copy_with(|_| {})

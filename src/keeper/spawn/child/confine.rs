@@ -25,6 +25,15 @@ struct Beneath {
     parent: RawFd,
 }
 
+/// What a ruleset withholds; as the kernel lays it out. A kernel that knows only the first fields
+/// takes it while the others are 0.
+#[repr(C)]
+struct Ruleset {
+    files: u64,
+    network: u64,
+    scopes: u64,
+}
+
 /// A request about an interface; as the kernel lays it out.
 #[repr(C)]
 struct Interface {
@@ -77,16 +86,21 @@ pub(super) fn enter(order: &Order<'_>) -> Result<(), Failure> {
         let option = libc::PR_SET_NO_NEW_PRIVS as usize;
         call(libc::SYS_prctl, [option, 1, 0, 0]).map_err(not_put_up)?;
     }
-    if fence.files == Files::Unrestricted {
+    let files = match fence.files {
+        Files::Unrestricted => 0,
+        _ if order.host.rights == 0 => return Err(not_put_up(libc::ENOSYS)),
+        _ => order.host.rights,
+    };
+    let scopes = if fence.is_closed() { order.host.scopes } else { 0 };
+    if files | scopes == 0 {
         return Ok(());
     }
-    let rights = order.host.rights;
-    if rights == 0 {
-        return Err(not_put_up(libc::ENOSYS));
+    let withheld = Ruleset { files, network: 0, scopes };
+    let (withheld, size) = ((&raw const withheld) as usize, size_of_val(&withheld));
+    let ruleset = call(LANDLOCK_CREATE_RULESET, [withheld, size, 0, 0]).map_err(not_put_up)?;
+    if files != 0 {
+        allow_single(order, ruleset).map_err(not_put_up)?;
     }
-    let (handled, size) = ((&raw const rights) as usize, size_of_val(&rights));
-    let ruleset = call(LANDLOCK_CREATE_RULESET, [handled, size, 0, 0]).map_err(not_put_up)?;
-    allow_single(order, ruleset).map_err(not_put_up)?;
     if fence.files == Files::WorkspaceWrite {
         allow_below(order, ruleset)?;
     }

@@ -100,7 +100,7 @@ async fn damage_that_shows_while_it_serves_is_repaired_by_the_next_server() {
     until("another server is there", || service.server_pid() != server).await;
     let mut client = service.client().await;
     assert!(store(&mut client).await.repair_time.is_some());
-    assert!(!state.join("damaged").exists());
+    assert!(!state.join("procyard.db.is-damaged").exists());
     let found = get(&mut client, "counts").await;
     assert_eq!((found.state(), found.pid), (pb::State::Running, counts.pid));
     lines(&mut client, next).await;

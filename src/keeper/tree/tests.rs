@@ -1,0 +1,139 @@
+//! Orphans are placed once, in slices, and by what cannot be another's.
+
+use super::*;
+
+#[test]
+fn a_command_with_parentheses_and_spaces_is_read_right() {
+    let line = "42 (a) b (c) R 1 2 3 0 -1 4194304 0 0 0 0 7 8 99 99 20 0 1 0 12345 0 0";
+    let stat = Stat::parse(line).unwrap();
+    assert_eq!((stat.command.as_str(), stat.alive), ("a) b (c", true));
+    assert_eq!(stat.ticks, 7 + 8, "of itself alone");
+    assert_eq!((stat.parent, stat.group, stat.session, stat.start), (1, 2, 3, 12345));
+}
+
+/// Nothing was started by the keeper itself but the process with the id "a".
+struct OneProcess;
+
+const KEY: u64 = 7;
+
+impl Known for OneProcess {
+    fn own(&self) -> usize {
+        0
+    }
+
+    fn is_own(&self, _: i32) -> bool {
+        false
+    }
+
+    fn led_by(&self, _: i32) -> Option<u64> {
+        None
+    }
+
+    fn named(&self, id: &str) -> Option<u64> {
+        (id == "a").then_some(KEY)
+    }
+
+    fn holds(&self, key: u64) -> bool {
+        key == KEY
+    }
+}
+
+/// This process in the keeper's place.
+fn forest() -> Forest {
+    let keeper = std::process::id().cast_signed();
+    Forest { keeper, list: None, orphans: HashMap::new(), seen: HashMap::new() }
+}
+
+fn shell(line: &str) -> std::process::Child {
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", line]).env_remove("PROCYARD_ID");
+    command.stdin(std::process::Stdio::piped()).spawn().unwrap()
+}
+
+fn end(mut child: std::process::Child) {
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn environment_is_searched_again_only_after_an_exec() {
+    let mut child = shell("read x; PROCYARD_ID=a exec sleep 600");
+    let pid = child.id().cast_signed();
+    let mut forest = forest();
+    let mut place = || {
+        forest.place(pid, &OneProcess);
+        let orphan = &forest.orphans[&pid];
+        (orphan.owner, orphan.searched.clone())
+    };
+    let begin = Instant::now();
+    let mut first = place();
+    // It has its environment when it has executed the shell.
+    while first.1.is_none()
+        || std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap() != "sh\n"
+    {
+        assert!(begin.elapsed().as_secs() < 60, "it has no environment");
+        first = place();
+    }
+    assert_eq!(place(), first);
+    assert_eq!(first.0, None);
+    drop(child.stdin.take());
+    while place().0.is_none() {
+        assert!(begin.elapsed().as_secs() < 60, "another environment was not searched");
+    }
+    assert_eq!(place().0, Some(KEY));
+    end(child);
+}
+
+#[test]
+fn pass_ends_its_slice_when_the_time_is_up() {
+    let children: Vec<_> = (0..3).map(|_| shell("read x")).collect();
+    let mut forest = forest();
+    let mut pass = forest.begin_pass(Which::Unplaced);
+    let over = Some(Instant::now());
+    for placed in 1.. {
+        let done = forest.advance(&mut pass, &OneProcess, over);
+        assert!(forest.orphans.len() <= placed, "more than one in a slice");
+        if done {
+            break;
+        }
+    }
+    assert!(children.iter().all(|child| forest.orphans.contains_key(&child.id().cast_signed())));
+    children.into_iter().for_each(end);
+}
+
+#[test]
+fn process_that_was_seen_in_a_tree_stays_its_orphan() {
+    let child = shell("read x");
+    let pid = child.id().cast_signed();
+    let mut forest = forest();
+    let member = Member::find(pid, || true).unwrap();
+    let another = Member { start: member.start + 1, ..member.clone() };
+    forest.remember(KEY, &[another]);
+    forest.place(pid, &OneProcess);
+    assert_eq!(forest.orphans[&pid].owner, None, "its pid was another process's");
+    forest.remember(KEY, &[member]);
+    forest.place(pid, &OneProcess);
+    assert_eq!(forest.orphans[&pid].owner, Some(KEY));
+    end(child);
+}
+
+#[test]
+fn a_pid_that_is_another_s_now_is_not_signalled() {
+    let me = std::process::id().cast_signed();
+    let impostor = Member { pid: me, start: 1, command: String::new() };
+    assert!(!signal(&impostor, libc::SIGKILL));
+    assert!(!signal(&Member { pid: 1, ..impostor.clone() }, 0));
+    assert!(!signal(&Member { pid: 0, ..impostor }, 0));
+}
+
+#[test]
+fn group_that_its_root_has_left_is_not_signalled() {
+    let child = shell("read x");
+    let root = child.id().cast_signed();
+    let stat = Stat::read(root).unwrap();
+    let group = |number, root_start| Group { number, root, root_start };
+    assert!(group(stat.group, stat.start).has_its_root());
+    assert!(!group(stat.group + 1, stat.start).has_its_root());
+    assert!(!group(stat.group, stat.start + 1).has_its_root());
+    end(child);
+}

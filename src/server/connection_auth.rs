@@ -1,0 +1,122 @@
+//! Whether a connection has an authenticated caller, shared by the connection and its requests.
+//!
+//! Owns how long a connection without one may last: places are few, and a client without credentials
+//! could take them all. A client that watches health needs no credentials, and may stay.
+
+use std::future::pending;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::listener::ConnectionSlot;
+use crate::access::Caller;
+
+/// The authentication state of one connection. Travels with its requests.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ConnectionAuth(Arc<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// Absent only in tests without a listener.
+    slot: Option<Arc<ConnectionSlot>>,
+    authenticated: AtomicBool,
+    watches: AtomicUsize,
+    health_calls: AtomicUsize,
+}
+
+/// An open health Watch; it is over when this is dropped.
+#[derive(Debug)]
+pub(super) struct OpenWatch(ConnectionAuth);
+
+/// A health call without credentials; it is over when this is dropped.
+#[derive(Debug)]
+pub(super) struct OpenHealthCall(ConnectionAuth);
+
+impl ConnectionAuth {
+    /// `authenticated`: the caller was known when the connection was accepted.
+    pub(super) fn new(slot: Arc<ConnectionSlot>, authenticated: bool) -> ConnectionAuth {
+        let authenticated = AtomicBool::new(authenticated);
+        ConnectionAuth(Arc::new(State { slot: Some(slot), authenticated, ..State::default() }))
+    }
+
+    /// Records that a call on the connection is by this caller. The first one counts.
+    pub(super) fn mark_authenticated(&self, caller: &Caller) {
+        if self.0.authenticated.load(Ordering::Relaxed) {
+            return;
+        }
+        self.0.authenticated.store(true, Ordering::Relaxed);
+        if let Some(slot) = &self.0.slot {
+            slot.authenticate(caller);
+        }
+    }
+
+    /// Keeps the connection open for a health Watch.
+    pub(super) fn open_watch(&self) -> OpenWatch {
+        self.0.watches.fetch_add(1, Ordering::Relaxed);
+        OpenWatch(self.clone())
+    }
+
+    /// Counts a health call without credentials, unless the connection has `max` of them.
+    pub(super) fn open_health_call(&self, max: usize) -> Option<OpenHealthCall> {
+        let call = OpenHealthCall(self.clone());
+        let open = self.0.health_calls.fetch_add(1, Ordering::Relaxed);
+        (open < max).then_some(call)
+    }
+
+    /// Returns when the connection has had no authenticated caller for this long, and no watch.
+    pub(super) async fn auth_deadline(&self, timeout: Duration) {
+        loop {
+            sleep(timeout).await;
+            if self.0.authenticated.load(Ordering::Relaxed) {
+                return pending().await;
+            }
+            if self.0.watches.load(Ordering::Relaxed) == 0 {
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for OpenWatch {
+    fn drop(&mut self) {
+        self.0.0.watches.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for OpenHealthCall {
+    fn drop(&mut self) {
+        self.0.0.health_calls.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn deadline_spares_watches_and_authenticated_callers() {
+        let (short, long) = (Duration::from_millis(1), Duration::from_millis(100));
+        let auth = ConnectionAuth::default();
+        let watch = auth.open_watch();
+        assert!(timeout(long, auth.auth_deadline(short)).await.is_err());
+        assert!(auth.auth_deadline(long).now_or_never().is_none());
+        drop(watch);
+        auth.auth_deadline(short).await;
+        auth.mark_authenticated(&Caller::admin("a"));
+        assert!(timeout(long, auth.auth_deadline(short)).await.is_err());
+    }
+
+    #[test]
+    fn health_calls_of_a_connection_are_bounded() {
+        let auth = ConnectionAuth::default();
+        let calls: Vec<_> = (0..2).map(|_| auth.open_health_call(2).unwrap()).collect();
+        assert!(auth.open_health_call(2).is_none());
+        drop(calls);
+        assert!(auth.open_health_call(2).is_some());
+    }
+}

@@ -1,0 +1,345 @@
+//! What the calls of one caller may hold at a time: places, bytes for answers, screens.
+//!
+//! Owns the counting. A call counts from its headers on until its answer was sent or its client has
+//! left; streams count by themselves (`grpc::streams`). Memory for a large answer is reserved before
+//! the answer is made, so that a client that does not read its answers holds no more than its
+//! caller's budget, and one answer more. A call that waits for room while it holds some could wait for
+//! others that do the same: one call of each caller may exceed the budget for that. Threads are shared by `worker_pool`, under the same names of callers.
+
+use std::collections::HashMap;
+use std::future::pending;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+use super::error::Error;
+use super::quota::{Bound, Quota, Reached};
+
+/// Bytes of one permit.
+const UNIT: usize = 1024;
+
+/// Bytes of each call that are not counted: as many as fit into what a connection buffers anyway.
+const FREE_BYTES: usize = 16 << 10;
+
+/// How long a call waits for answers of the same caller to be read before it is refused.
+const BYTES_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Screens of one caller that are worked out at a time.
+const SCREENS_PER_CALLER: usize = 2;
+
+/// The budgets of all callers that have calls. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct CallerBudgets(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    max_calls: Option<u64>,
+    max_bytes: usize,
+    bytes_timeout: Duration,
+    /// Callers with a call or stream under way.
+    callers: Mutex<HashMap<String, Account>>,
+}
+
+#[derive(Debug)]
+struct Account {
+    calls: u64,
+    budget: Arc<CallerBudget>,
+}
+
+#[derive(Debug)]
+struct CallerBudget {
+    bytes: Arc<Semaphore>,
+    /// The right to exceed `bytes`, which one call has at a time.
+    excess: Arc<Semaphore>,
+    screens: Arc<Semaphore>,
+}
+
+/// One call or stream, and what it holds of its caller's budget until this is dropped.
+#[derive(Debug)]
+pub struct CallTicket {
+    budgets: CallerBudgets,
+    caller: String,
+    budget: Arc<CallerBudget>,
+    /// It is a call, not a stream.
+    is_call: bool,
+    /// It has changed something: it is not refused any more.
+    has_changed: AtomicBool,
+    held: Mutex<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    bytes: usize,
+    permit: Option<OwnedSemaphorePermit>,
+    excess: Option<OwnedSemaphorePermit>,
+}
+
+/// What allows a call to hold more.
+enum Room {
+    Within(OwnedSemaphorePermit),
+    Beyond(OwnedSemaphorePermit),
+}
+
+impl CallerBudgets {
+    /// Budgets by what each caller may have.
+    pub fn new(each: Quota) -> CallerBudgets {
+        let bytes = each.answer_bytes.unwrap_or(u64::MAX);
+        let most = Semaphore::MAX_PERMITS.min(u32::MAX as usize) * UNIT;
+        let max_bytes = usize::try_from(bytes).unwrap_or(usize::MAX).min(most);
+        let (max_calls, bytes_timeout) = (each.calls, BYTES_TIMEOUT);
+        let callers = Mutex::default();
+        CallerBudgets(Arc::new(Shared { max_calls, max_bytes, bytes_timeout, callers }))
+    }
+
+    /// A ticket for a call of a caller.
+    pub fn enter_call(&self, caller: &str) -> Result<CallTicket, Error> {
+        self.enter(caller, true)
+    }
+
+    /// A ticket for a stream of a caller, which is not counted here.
+    pub fn enter_stream(&self, caller: &str) -> Result<CallTicket, Error> {
+        self.enter(caller, false)
+    }
+
+    fn enter(&self, caller: &str, is_call: bool) -> Result<CallTicket, Error> {
+        let mut callers = self.lock();
+        let calls = callers.get(caller).map_or(0, |account| account.calls);
+        if let Some(most) = self.0.max_calls.filter(|most| is_call && calls >= *most) {
+            let reached = Reached::for_now(Bound::Calls, most, calls, false);
+            return Err(Error::TooManyCalls(reached));
+        }
+        let account = match callers.get_mut(caller) {
+            Some(account) => account,
+            None => callers.entry(caller.to_owned()).or_insert_with(|| self.account()),
+        };
+        account.calls += u64::from(is_call);
+        let (budget, caller) = (Arc::clone(&account.budget), caller.to_owned());
+        let (has_changed, held) = (AtomicBool::new(false), Mutex::default());
+        Ok(CallTicket { budgets: self.clone(), caller, budget, is_call, has_changed, held })
+    }
+
+    fn account(&self) -> Account {
+        let bytes = Arc::new(Semaphore::new(self.0.max_bytes.div_ceil(UNIT)));
+        let screens = Arc::new(Semaphore::new(SCREENS_PER_CALLER));
+        let excess = Arc::new(Semaphore::new(1));
+        Account { calls: 0, budget: Arc::new(CallerBudget { bytes, excess, screens }) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Account>> {
+        self.0.callers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for CallTicket {
+    fn drop(&mut self) {
+        let mut callers = self.budgets.lock();
+        if let Some(account) = callers.get_mut(&self.caller) {
+            account.calls -= u64::from(self.is_call);
+            // The account's own and this one: no other call or stream is left.
+            if Arc::strong_count(&account.budget) == 2 {
+                callers.remove(&self.caller);
+            }
+        }
+    }
+}
+
+impl CallTicket {
+    /// It is a call, not a stream.
+    pub fn is_call(&self) -> bool {
+        self.is_call
+    }
+
+    /// Reserves room for so many more bytes. Waits for a while until answers of the same caller
+    /// were read. What is larger than the whole budget takes all of it.
+    pub async fn hold(&self, bytes: usize) -> Result<(), Error> {
+        let (missing, may_exceed) = {
+            let held = self.lock();
+            let needed = self.units(held.bytes.saturating_add(bytes));
+            let missing =
+                if held.excess.is_some() { 0 } else { needed.saturating_sub(held.units()) };
+            (missing, held.permit.is_some() || self.has_changed.load(Ordering::Relaxed))
+        };
+        let room = match missing {
+            0 => None,
+            missing => Some(self.acquire(missing, may_exceed).await?),
+        };
+        let mut held = self.lock();
+        held.bytes = held.bytes.saturating_add(bytes);
+        match room {
+            Some(Room::Within(more)) => match &mut held.permit {
+                Some(permit) => permit.merge(more),
+                none => *none = Some(more),
+            },
+            Some(Room::Beyond(excess)) => held.excess = Some(excess),
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// The call has changed something: a refusal would say that it did not.
+    pub fn has_changed(&self) {
+        self.has_changed.store(true, Ordering::Relaxed);
+    }
+
+    /// Gives so many bytes back.
+    pub fn release(&self, bytes: usize) {
+        let mut held = self.lock();
+        held.bytes = held.bytes.saturating_sub(bytes);
+        let needed = self.units(held.bytes);
+        if needed <= held.units() {
+            held.excess = None;
+        }
+        let unused = held.units().saturating_sub(needed) as usize;
+        drop(held.permit.as_mut().and_then(|permit| permit.split(unused)));
+    }
+
+    /// The turn of this call among the screens of its caller.
+    pub(super) async fn screen_turn(&self) -> Result<OwnedSemaphorePermit, Error> {
+        let turn = Arc::clone(&self.budget.screens).acquire_owned().await;
+        turn.map_err(|_| Error::ShuttingDown)
+    }
+
+    /// Waits for room. A call that holds some, or has changed something, may exceed the budget
+    /// when no other call does.
+    async fn acquire(&self, units: u32, may_exceed: bool) -> Result<Room, Error> {
+        let CallerBudget { bytes, excess, .. } = &*self.budget;
+        let within = Arc::clone(bytes).acquire_many_owned(units);
+        let beyond = async {
+            match may_exceed {
+                true => Arc::clone(excess).acquire_owned().await,
+                false => pending().await,
+            }
+        };
+        let acquired = async {
+            tokio::select! {
+                biased;
+                permit = within => permit.map(Room::Within),
+                permit = beyond => permit.map(Room::Beyond),
+            }
+        };
+        let acquired = match self.has_changed.load(Ordering::Relaxed) {
+            true => Ok(acquired.await),
+            false => timeout(self.budgets.0.bytes_timeout, acquired).await,
+        };
+        match acquired {
+            Ok(room) => room.map_err(|_| Error::ShuttingDown),
+            Err(_) => Err(self.too_many_bytes()),
+        }
+    }
+
+    fn too_many_bytes(&self) -> Error {
+        let most = self.budgets.0.max_bytes;
+        let free = self.budget.bytes.available_permits() * UNIT;
+        let used = most.saturating_sub(free);
+        let (most, used) = (most as u64, used as u64);
+        Error::TooManyCalls(Reached::for_now(Bound::AnswerBytes, most, used, false))
+    }
+
+    /// Permits for so many bytes.
+    fn units(&self, bytes: usize) -> u32 {
+        let counted = bytes.saturating_sub(FREE_BYTES).min(self.budgets.0.max_bytes);
+        u32::try_from(counted.div_ceil(UNIT)).unwrap_or(u32::MAX)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Held {
+    fn units(&self) -> u32 {
+        let units = self.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        u32::try_from(units).unwrap_or(u32::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MEBIBYTE: usize = 1 << 20;
+
+    fn budgets(calls: u64, bytes: usize) -> CallerBudgets {
+        let (calls, answer_bytes) = (Some(calls), Some(bytes as u64));
+        let budgets = CallerBudgets::new(Quota { calls, answer_bytes, ..Quota::default() });
+        let mut shared = Arc::into_inner(budgets.0).unwrap();
+        shared.bytes_timeout = Duration::from_millis(10);
+        CallerBudgets(Arc::new(shared))
+    }
+
+    fn limit(refused: Error) -> (Bound, u64) {
+        let Error::TooManyCalls(reached) = refused else { panic!("{refused}") };
+        assert!(reached.retry.is_some() && !reached.of_all);
+        (reached.what, reached.most)
+    }
+
+    #[test]
+    fn call_counts_until_its_ticket_is_dropped() {
+        let budgets = budgets(2, MEBIBYTE);
+        let first = budgets.enter_call("a").unwrap();
+        let _second = budgets.enter_call("a").unwrap();
+        assert_eq!(limit(budgets.enter_call("a").unwrap_err()), (Bound::Calls, 2));
+        // Streams have their own bound, and other callers their own budget.
+        let stream = budgets.enter_stream("a").unwrap();
+        drop(budgets.enter_call("b").unwrap());
+        drop(first);
+        drop(budgets.enter_call("a").unwrap());
+        assert_eq!(budgets.lock().keys().collect::<Vec<_>>(), ["a"]);
+        drop((_second, stream));
+        assert!(budgets.lock().is_empty());
+    }
+
+    #[tokio::test]
+    async fn call_is_refused_when_no_room_comes() {
+        let budgets = budgets(9, 3 * MEBIBYTE);
+        let (first, second) = (budgets.enter_call("a").unwrap(), budgets.enter_call("a").unwrap());
+        first.hold(2 * MEBIBYTE).await.unwrap();
+        second.hold(FREE_BYTES).await.unwrap();
+        let refused = second.hold(2 * MEBIBYTE).await.unwrap_err();
+        assert_eq!(limit(refused), (Bound::AnswerBytes, 3 * MEBIBYTE as u64));
+        let both = tokio::join!(biased; second.hold(2 * MEBIBYTE), async {
+            first.release(MEBIBYTE);
+        });
+        assert_eq!(both.0, Ok(()));
+        drop((first, second));
+        // More than there is takes all there is.
+        let third = budgets.enter_call("a").unwrap();
+        third.hold(100 * MEBIBYTE).await.unwrap();
+        third.release(100 * MEBIBYTE);
+        budgets.enter_call("a").unwrap().hold(3 * MEBIBYTE).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn one_call_that_has_changed_something_exceeds_the_budget() {
+        let budgets = budgets(9, 3 * MEBIBYTE);
+        let [unread, first, second] = [(); 3].map(|()| budgets.enter_call("a").unwrap());
+        unread.hold(3 * MEBIBYTE).await.unwrap();
+        first.has_changed();
+        second.has_changed();
+        first.hold(MEBIBYTE).await.unwrap();
+        first.hold(MEBIBYTE).await.unwrap();
+        let is_waiting = timeout(Duration::from_millis(50), second.hold(MEBIBYTE)).await.is_err();
+        assert!(is_waiting);
+        first.release(2 * MEBIBYTE);
+        second.hold(MEBIBYTE).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn calls_that_hold_bytes_do_not_wait_for_each_other() {
+        let budgets = budgets(9, 3 * MEBIBYTE);
+        let [first, second] = [(); 2].map(|()| budgets.enter_call("a").unwrap());
+        let more = async |call: CallTicket| {
+            call.has_changed();
+            call.hold(MEBIBYTE).await
+        };
+        let half = 3 * MEBIBYTE / 2;
+        first.hold(half).await.unwrap();
+        second.hold(half).await.unwrap();
+        let both = async { tokio::join!(more(first), more(second)) };
+        let both = timeout(Duration::from_secs(10), both).await.unwrap();
+        assert_eq!(both, (Ok(()), Ok(())));
+    }
+}

@@ -1,0 +1,168 @@
+//! Many calls of one caller at a time, and answers that it does not read.
+
+use futures_util::future::join_all;
+use procyard::grpc::pb;
+use procyard::grpc::pb::process_service_client::ProcessServiceClient;
+use tonic::client::Grpc;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Request, Response, Status, Streaming};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_prost::ProstCodec;
+
+use crate::support::callers::KnowingService;
+use crate::support::service::*;
+use crate::support::{soon, until};
+
+const MEBIBYTE: usize = 1 << 20;
+
+/// Which limit a call was refused by.
+fn limit(status: &Status) -> String {
+    assert_eq!(
+        (status.code(), reason(status)),
+        (Code::ResourceExhausted, "TOO_MANY_CALLS".into()),
+        "{status:?}"
+    );
+    let details = details(status);
+    assert!(details.retry_info().is_some());
+    let metadata = &details.error_info().unwrap().metadata;
+    assert_eq!(metadata["of"], "caller");
+    metadata["limit"].clone()
+}
+
+/// A connection on which little is sent before it is read.
+async fn narrow(service: &TestService) -> Channel {
+    let socket = service.socket();
+    let endpoint = Endpoint::from_static("http://localhost");
+    let endpoint = endpoint.initial_stream_window_size(65_535);
+    let endpoint = endpoint.initial_connection_window_size(65_535);
+    let connector = tower::service_fn(move |_| {
+        let socket = socket.clone();
+        async move {
+            let stream = tokio::net::UnixStream::connect(socket).await?;
+            Ok::<_, std::io::Error>(hyper_util::rt::TokioIo::new(stream))
+        }
+    });
+    soon(endpoint.connect_with_connector(connector)).await.unwrap()
+}
+
+/// An answer to Read of which only the headers were read.
+async fn unread(
+    channel: Channel,
+    id: &str,
+) -> Result<Response<Streaming<pb::ReadResponse>>, Status> {
+    let mut client = Grpc::new(channel);
+    client.ready().await.unwrap();
+    let view = pb::View { max_bytes: 3 << 20, ..Default::default() };
+    let request = pb::ReadRequest { id: id.into(), view: Some(view), ..Default::default() };
+    let codec: ProstCodec<pb::ReadRequest, pb::ReadResponse> = ProstCodec::default();
+    let path = "/procyard.v1.ProcessService/Read".parse().unwrap();
+    let answer = client.server_streaming(Request::new(request), path, codec).await?;
+    // A refusal is all headers.
+    match answer.metadata().get("grpc-status") {
+        Some(_) => Err(Status::from_header_map(&answer.metadata().clone().into_headers()).unwrap()),
+        None => Ok(answer),
+    }
+}
+
+/// Bytes of output of an answer that is read now.
+async fn read_all(answer: Response<Streaming<pb::ReadResponse>>) -> usize {
+    let answer = answer.into_inner().message().await.unwrap().unwrap();
+    answer.chunks.iter().map(|chunk| chunk.data.len()).sum()
+}
+
+/// Bytes of memory that a process has.
+fn resident(pid: i32) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unread_answers_hold_no_more_than_the_budget() {
+    let service = TestService::start_with(|command| {
+        command.args(["--caller-max-bytes", &(8 * MEBIBYTE).to_string()]);
+    });
+    let mut client = service.client().await;
+    finish(&mut client, "p", shell("head -c 4194304 /dev/zero | tr '\\0' a")).await;
+    let server = service.server_pid();
+    let before = resident(server);
+    let channel = narrow(&service).await;
+    let answers = soon(join_all((0..40).map(|_| unread(channel.clone(), "p")))).await;
+    let (made, refused): (Vec<_>, Vec<_>) = answers.into_iter().partition(Result::is_ok);
+    // Two of 3 MiB fit into the budget.
+    assert!(made.len() == 2, "{} answers were made", made.len());
+    for status in refused {
+        assert_eq!(limit(&status.unwrap_err()), "answer_bytes");
+    }
+    let grown = resident(server).saturating_sub(before);
+    assert!(grown < 40 * MEBIBYTE, "{grown} bytes for a budget of 8 MiB");
+    // Small answers are still made, and large ones when there is room again.
+    get(&mut client, "p").await;
+    let answers = made.into_iter().map(|answer| read_all(answer.unwrap()));
+    let lengths = soon(join_all(answers)).await;
+    assert!(lengths.iter().sum::<usize>() <= 8 * MEBIBYTE, "{lengths:?}");
+    drop(soon(unread(channel, "p")).await.unwrap());
+    assert_eq!(service.server_pid(), server);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn caller_has_so_many_calls_and_others_are_not_refused() {
+    let callers = [("a", "operator,owner=a"), ("b", "operator,owner=b")];
+    let known = KnowingService::start_with(&callers, |command| {
+        command.args(["--caller-max-calls", "4"]);
+    })
+    .await;
+    let (mut a, mut b) = (known.caller("a").await, known.caller("b").await);
+    soon(a.start(start("p", argv(&["sleep", "600"])))).await.unwrap();
+    let waits: Vec<_> = (0..4)
+        .map(|_| {
+            let (mut a, wait) = (a.clone(), Some(until_exit()));
+            let request = pb::WaitRequest { wait, ..wait_for_it("p") };
+            // The call below may have the last place for a moment.
+            tokio::spawn(async move { while a.wait(request.clone()).await.is_err() {} })
+        })
+        .collect();
+    let info = pb::GetServerInfoRequest {};
+    let refused = soon(async {
+        loop {
+            if let Err(refused) = a.get_server_info(info).await {
+                return refused;
+            }
+        }
+    });
+    assert_eq!(limit(&refused.await), "calls");
+    soon(b.get_server_info(info)).await.unwrap();
+    // Streams have their own bound, and health is for everyone.
+    drop(soon(a.watch(pb::WatchRequest::default())).await.unwrap());
+    let mut health = HealthClient::new(known.service.channel().await);
+    soon(health.check(HealthCheckRequest::default())).await.unwrap();
+    waits.iter().for_each(tokio::task::JoinHandle::abort);
+    soon(async { while a.get_server_info(info).await.is_err() {} }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn blocking_calls_share_a_fixed_number_of_threads() {
+    let service = TestService::start();
+    let mut client = service.client().await;
+    finish(&mut client, "p", shell("head -c 1048576 /dev/zero | tr '\\0' a; sleep 0")).await;
+    let server = service.server_pid();
+    let waits: Vec<_> = (0..100)
+        .map(|n| {
+            let mut client: ProcessServiceClient<Channel> = client.clone();
+            let wait = Some(until_output(&format!("(?:a?){{900}}X{n}")));
+            tokio::spawn(async move {
+                client.wait(pb::WaitRequest { wait, ..wait_for_it("p") }).await.map(drop)
+            })
+        })
+        .collect();
+    let threads = || std::fs::read_dir(format!("/proc/{server}/task")).unwrap().count();
+    let busy = || cpu_seconds(server) > 0.5;
+    until("the searches are under way", busy).await;
+    assert!(threads() < 24, "{} threads", threads());
+    waits.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+fn cpu_seconds(pid: i32) -> f64 {
+    crate::support::cpu_ticks(pid.cast_unsigned()) as f64 / 100.0
+}

@@ -1,0 +1,109 @@
+//! What costs the server much: it costs the caller that asks for it, not the others.
+
+use std::time::Instant;
+
+use futures_util::future::join_all;
+use procyard::grpc::pb;
+use tokio::task::JoinHandle;
+
+use super::{PROMPT, slowest_call_during};
+use crate::support::callers::{KnowingService, TokenClient};
+use crate::support::service::*;
+use crate::support::{SOON, soon};
+
+const CALLERS: [(&str, &str); 2] = [("a", "operator,owner=a"), ("b", "operator,owner=b")];
+
+async fn two_callers() -> (KnowingService, TokenClient, TokenClient) {
+    let known = KnowingService::start(&CALLERS).await;
+    let (a, b) = (known.caller("a").await, known.caller("b").await);
+    (known, a, b)
+}
+
+async fn finishes(client: &mut TokenClient, id: &str, spec: pb::Spec) {
+    soon(client.start(run(id, spec))).await.unwrap();
+}
+
+/// Fails if a call of the other caller takes long.
+async fn is_prompt<T>(call: impl Future<Output = T>) -> T {
+    let begin = Instant::now();
+    let answer = soon(call).await;
+    assert!(begin.elapsed() < PROMPT, "{:?}", begin.elapsed());
+    answer
+}
+
+fn are_under_way<T>(calls: &[JoinHandle<T>]) {
+    assert!(calls.iter().all(|call| !call.is_finished()), "the calls cost too little to tell");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn costly_screens_leave_another_callers_screen_prompt() {
+    let (_known, mut a, mut b) = two_callers().await;
+    let (rows, cols) = (1000, 1000);
+    let large = pb::spec::Io::Terminal(pb::Terminal { rows, cols, ..Default::default() });
+    // Each of these fills the whole terminal.
+    let line = "i=0; while [ $i -lt 4000 ]; do printf '\\033#8\\033[2J'; i=$((i+1)); done";
+    finishes(&mut a, "a", pb::Spec { io: Some(large), ..shell(line) }).await;
+    finishes(&mut b, "b", on_terminal(shell("echo here"))).await;
+    let screen = |id: &str| pb::ScreenRequest { id: id.into() };
+    let screens: Vec<_> = (0..8)
+        .map(|_| {
+            let (mut a, request) = (a.clone(), screen("a"));
+            tokio::spawn(async move { a.screen(request).await.map(drop) })
+        })
+        .collect();
+    for _ in 0..5 {
+        let shown = is_prompt(b.screen(screen("b"))).await.unwrap().into_inner();
+        assert_eq!(shown.rows[0], "here");
+    }
+    are_under_way(&screens);
+    screens.iter().for_each(JoinHandle::abort);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn costly_searches_leave_another_callers_search_prompt() {
+    let (_known, mut a, mut b) = two_callers().await;
+    finishes(&mut a, "a", shell("head -c 1048576 /dev/zero | tr '\\0' a")).await;
+    finishes(&mut b, "b", shell("seq 20000; echo ready")).await;
+    let wait = |id: &str, regex: &str| pb::WaitRequest {
+        wait: Some(until_output(regex)),
+        ..wait_for_it(id)
+    };
+    let waits: Vec<_> = (0..60)
+        .map(|n| {
+            let (mut a, request) = (a.clone(), wait("a", &format!("(?:a?){{900}}X{n}")));
+            tokio::spawn(async move { a.wait(request).await.map(drop) })
+        })
+        .collect();
+    for _ in 0..5 {
+        let waited = is_prompt(b.wait(wait("b", "read[y]"))).await.unwrap().into_inner();
+        assert!(waited.wait.unwrap().met);
+        let grep = pb::View { grep: "^19999$".into(), ..Default::default() };
+        let read = pb::ReadRequest { id: "b".into(), view: Some(grep), ..Default::default() };
+        let shown = is_prompt(b.read(read)).await.unwrap().into_inner();
+        assert_eq!(text(&shown.chunks, pb::Stream::Stdout), "19999\n");
+    }
+    are_under_way(&waits);
+    waits.iter().for_each(JoinHandle::abort);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_large_lists_leave_other_callers_served() {
+    let (_known, a, mut b) = two_callers().await;
+    let line = format!("true # {}", "x".repeat(40 << 10));
+    let starts = (0..80).map(|n| {
+        let (mut a, request) = (a.clone(), run(&format!("p{n}"), shell(&line)));
+        async move { a.start(request).await.unwrap() }
+    });
+    soon(join_all(starts)).await;
+    let request = pb::ListRequest { page_size: 1000, ..Default::default() };
+    let lists = (0..200).map(|_| {
+        let (mut a, request) = (a.clone(), request.clone());
+        async move { a.list(request).await.map(|page| page.into_inner().processes.len()) }
+    });
+    let lists = tokio::time::timeout(SOON, join_all(lists));
+    let (slowest, listed) = slowest_call_during(&mut b, lists).await;
+    for processes in listed.unwrap().into_iter().flatten() {
+        assert!(processes > 50);
+    }
+    assert!(slowest < PROMPT, "{slowest:?}");
+}

@@ -1,0 +1,54 @@
+//! Orphans with large environments do not make the keeper read them again and again.
+
+use crate::support::*;
+
+/// Orphans, each with an environment of a megabyte that does not say whose it is.
+const ORPHANS: usize = 100;
+/// What the keeper may read to judge each of them once: less than their environments.
+const MAX_READ_ONCE: u64 = ORPHANS as u64 * (512 << 10);
+/// What the keeper may read in a kill when all of them were judged.
+const MAX_READ_AGAIN: u64 = 4 << 20;
+
+/// Bytes that a process has read from files, pipes and sockets.
+fn bytes_read(pid: u32) -> u64 {
+    let io = std::fs::read_to_string(format!("/proc/{pid}/io")).unwrap();
+    io.lines().find_map(|line| line.strip_prefix("rchar: ")).unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn kill_reads_the_environments_of_strangers_once() {
+    if !have(&["setsid"]) {
+        return;
+    }
+    let keeper = TestKeeper::start();
+    let mut server = keeper.connect().await;
+    let line = format!(
+        "unset PROCYARD_ID; v=$(head -c 100000 /dev/zero | tr '\\0' x); \
+         export A=$v B=$v C=$v D=$v E=$v F=$v G=$v H=$v I=$v J=$v; i=0; \
+         while [ $i -lt {ORPHANS} ]; do i=$((i+1)); setsid sleep 600 & done"
+    );
+    let before = bytes_read(keeper.pid());
+    let mut launch = server.shell(&line, PIPES);
+    launch.cwd = keeper.directory.path().to_str().unwrap().into();
+    let parent = server.spawn(launch).await;
+    server.exit(parent.key).await;
+    let command = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm"));
+    let sleeps = |pid: &u32| command(pid).is_ok_and(|command| command == "sleep\n");
+    let sleeping = || keeper.inhabitants().into_iter().filter(sleeps).count();
+    until("all sleep", || sleeping() == ORPHANS).await;
+
+    let kill = async |server: &mut Server| {
+        let victim = server.sh("sleep 600 & wait", PIPES).await;
+        let before = bytes_read(keeper.pid());
+        for signal in [libc::SIGTERM, libc::SIGKILL] {
+            soon(server.keeper.kill_tree(victim.key, signal)).await.unwrap();
+        }
+        bytes_read(keeper.pid()) - before
+    };
+    kill(&mut server).await;
+    let once = bytes_read(keeper.pid()) - before;
+    assert!(once < MAX_READ_ONCE, "{once} bytes");
+    let again = kill(&mut server).await;
+    assert!(again < MAX_READ_AGAIN, "{again} bytes");
+    assert_eq!(sleeping(), ORPHANS, "they are not those of the processes that were killed");
+}

@@ -1,0 +1,274 @@
+//! A state directory with files of others: procyard refuses it, or leaves them untouched.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use procyard::grpc::pb;
+
+use crate::service::archiving::file;
+use crate::support::service::*;
+use crate::support::{SOON, is_root, soon};
+
+/// All files below a directory with their contents; links are not followed.
+fn tree(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let entry = entry.unwrap();
+        let kind = entry.file_type().unwrap();
+        if kind.is_dir() {
+            found.extend(tree(&entry.path()));
+        }
+        let bytes = kind.is_file().then(|| fs::read(entry.path()).unwrap());
+        found.insert(entry.path(), bytes.unwrap_or_default());
+    }
+    found
+}
+
+fn write(path: &Path) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, format!("content of {}", path.display())).unwrap();
+}
+
+/// What `serve` prints when it refuses to start.
+fn refusal(directory: &Path) -> String {
+    let mut command = TestService::command(directory, |_| {});
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let begin = std::time::Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if begin.elapsed() > SOON {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            panic!("serve neither refuses nor ends");
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let output = child.wait_with_output().unwrap();
+    assert!(!output.status.success());
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(said.trim_end().lines().count(), 1, "{said}");
+    said
+}
+
+/// Sets a structured output in a script, and prints.
+fn script() -> pb::Spec {
+    let code = "echo printed; echo 1 >$PROCYARD_OUTPUT".to_owned();
+    let program = Some(pb::spec::Program::Script(pb::Script { code, ..Default::default() }));
+    pb::Spec { program, ..Default::default() }
+}
+
+#[test]
+fn foreign_directory_is_refused_and_untouched() {
+    let layouts: [&[&str]; 5] = [
+        &["outputs/report.json", "outputs/deep/er/notes"],
+        &["transcripts/1.1", "transcripts/meeting.txt"],
+        &["scripts/backup/run.sh"],
+        &["notes.txt"],
+        &[".bashrc", "lock"],
+    ];
+    for layout in layouts {
+        let directory = tempfile::tempdir().unwrap();
+        let state = directory.path().join("state");
+        layout.iter().for_each(|name| write(&state.join(name)));
+        fs::set_permissions(&state, fs::Permissions::from_mode(0o755)).unwrap();
+        let before = tree(&state);
+        let said = refusal(directory.path());
+        assert!(said.contains("it holds files that procyard did not make ("), "{said}");
+        assert!(said.contains("choose an empty directory"), "{said}");
+        assert_eq!(tree(&state), before);
+        assert_eq!(fs::metadata(&state).unwrap().permissions().mode() & 0o777, 0o755);
+    }
+}
+
+#[test]
+fn linked_subdirectory_is_refused_and_its_target_untouched() {
+    for name in ["outputs", "transcripts", "scripts"] {
+        for is_used in [false, true] {
+            let directory = tempfile::tempdir().unwrap();
+            let (state, other) = (directory.path().join("state"), directory.path().join("other"));
+            write(&other.join("procyard-1.1.output"));
+            write(&other.join("deep/er"));
+            let before = tree(&other);
+            fs::create_dir(&state).unwrap();
+            if is_used {
+                let marker = "procyard state directory, format 2\n";
+                fs::write(state.join("procyard-state"), marker).unwrap();
+            }
+            symlink(&other, state.join(name)).unwrap();
+            let said = refusal(directory.path());
+            assert!(said.contains("cannot use ") && said.contains(name), "{said}");
+            assert_eq!(tree(&other), before);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn foreign_files_in_own_subdirectories_survive() {
+    let mut service = TestService::start();
+    let state = service.directory.path().join("state");
+    let mut client = service.client().await;
+    finish(&mut client, "before", shell("echo kept")).await;
+    drop(client);
+    service.stop();
+    let names = ["1.1", "2.1", "notes", "deep/er/file", "procyard-1.1.output.bak"];
+    for directory in ["outputs", "transcripts", "scripts"] {
+        names.iter().for_each(|name| write(&state.join(directory).join(name)));
+    }
+    let foreign = |path: &Path| names.iter().any(|name| path.ends_with(name));
+    let survivors = || {
+        let mut found = tree(&state);
+        found.retain(|path, _| foreign(path));
+        found
+    };
+    let before = survivors();
+    assert_eq!(before.len(), 3 * names.len());
+    service.begin_anew(|_| {});
+    let mut client = service.client().await;
+    let done = finish(&mut client, "script", script()).await.process.unwrap();
+    assert!(done.output.is_some());
+    service.kill_server();
+    let mut client = service.client().await;
+    for id in ["before", "script"] {
+        let delete = pb::DeleteRequest { id: id.into(), ..Default::default() };
+        soon(client.delete(delete)).await.unwrap();
+    }
+    service.restart();
+    assert_eq!(survivors(), before);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn subdirectory_that_becomes_a_link_is_not_emptied() {
+    let service = TestService::start();
+    let state = service.directory.path().join("state");
+    let mut client = service.client().await;
+    let live = begin(&mut client, "live", shell("exec sleep 600")).await;
+    let other = service.directory.path().join("other");
+    for name in ["procyard-9.1.output", "procyard-9.1.transcript", "procyard-9.1.script/x"] {
+        write(&other.join(name));
+    }
+    let before = tree(&other);
+    for name in ["outputs", "transcripts", "scripts"] {
+        let _ = fs::remove_dir_all(state.join(name));
+        symlink(&other, state.join(name)).unwrap();
+    }
+    service.kill_server();
+    let mut client = service.client().await;
+    assert_eq!(get(&mut client, "live").await.pid, live.pid);
+    finish(&mut client, "prints", shell("echo 1; echo 1 >$PROCYARD_OUTPUT")).await;
+    let refused = soon(client.start(start("script", script()))).await;
+    assert_eq!(refusal_of_start(refused), "STORE_FAILED");
+    let mut after = tree(&other);
+    // What a program itself writes through the link is the program's.
+    after.retain(|path, _| !path.ends_with("procyard-2.1.output"));
+    assert_eq!(after, before);
+}
+
+fn refusal_of_start(answer: Result<tonic::Response<pb::StartResponse>, tonic::Status>) -> String {
+    reason(&answer.unwrap_err())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn removal_at_start_is_logged() {
+    let mut service = TestService::start();
+    let state = service.directory.path().join("state");
+    drop(service.client().await);
+    service.stop();
+    for name in ["outputs/procyard-9.1.output", "transcripts/procyard-9.1.transcript"] {
+        write(&state.join(name));
+    }
+    write(&state.join("scripts/procyard-9.1.script/main.py"));
+    let log = service.directory.path().join("log");
+    service.begin_anew(|command| {
+        command.arg("--log-file").arg(&log).env("RUST_LOG", "info");
+    });
+    assert_eq!(list(&mut service.client().await).await, []);
+    let logged = fs::read_to_string(&log).unwrap();
+    for name in ["9.1.output", "9.1.transcript", "9.1.script"] {
+        let is_told = |line: &str| line.contains("file removed") && line.contains(name);
+        assert!(logged.lines().any(is_told), "{name}: {logged}");
+        assert!(!tree(&state).keys().any(|path| path.to_string_lossy().contains(name)), "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn directory_of_an_earlier_version_is_served() {
+    let mut service = TestService::start();
+    let state = service.directory.path().join("state");
+    let mut client = service.client().await;
+    finish(&mut client, "a", shell("echo kept")).await;
+    drop(client);
+    service.stop();
+    fs::remove_file(state.join("procyard-state")).unwrap();
+    fs::rename(file(&service, "1.1"), state.join("transcripts/1.1")).unwrap();
+    write(&state.join("notes.txt"));
+    service.begin_anew(|_| {});
+    let mut client = service.client().await;
+    assert_eq!(printed(&mut client, "a").await, "kept\n");
+    assert!(state.join("procyard-state").exists() && state.join("notes.txt").exists());
+    let delete = pb::DeleteRequest { id: "a".into(), ..Default::default() };
+    soon(client.delete(delete)).await.unwrap();
+    crate::support::until("the file is gone", || !state.join("transcripts/1.1").exists()).await;
+}
+
+/// Puts a FIFO, a directory, a link to a device or a device in the place of a file.
+fn replace(path: &Path, what: &str) {
+    let _ = fs::remove_file(path).or_else(|_| fs::remove_dir(path));
+    let program = match what {
+        "fifo" => &["mkfifo"][..],
+        "directory" => &["mkdir"],
+        "link" => &["ln", "-s", "/dev/zero"],
+        _ => &["mknod", "-m", "600"],
+    };
+    let mut command = std::process::Command::new(program[0]);
+    command.args(&program[1..]).arg(path);
+    if what == "device" {
+        command.args(["c", "1", "5"]);
+    }
+    assert!(command.status().unwrap().success());
+}
+
+/// Kinds of files that are not regular, as far as this user can make them.
+fn kinds() -> impl Iterator<Item = &'static str> {
+    ["fifo", "directory", "link"].into_iter().chain(is_root().then_some("device"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn special_file_in_place_of_the_database_is_an_error() {
+    let mut service = TestService::start();
+    let state = service.directory.path().join("state");
+    drop(service.client().await);
+    service.stop();
+    for name in ["procyard.db", "procyard.db-wal", "procyard.db-shm"] {
+        for what in kinds() {
+            let aside = service.directory.path().join("aside");
+            let was_there = fs::rename(state.join(name), &aside).is_ok();
+            replace(&state.join(name), what);
+            let said = refusal(service.directory.path());
+            assert!(said.contains(name) && said.contains("not a regular file"), "{what}: {said}");
+            let _ = fs::remove_file(state.join(name)).or_else(|_| fs::remove_dir(state.join(name)));
+            if was_there {
+                fs::rename(&aside, state.join(name)).unwrap();
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn special_file_in_place_of_a_transcript_is_a_gap() {
+    let service = TestService::start();
+    let mut client = service.client().await;
+    finish(&mut client, "a", shell("echo hi")).await;
+    crate::service::archiving::nothing_in_memory(&service).await;
+    for what in kinds() {
+        replace(&file(&service, "1.1"), what);
+        service.kill_server();
+        let mut client = service.client().await;
+        let read = pb::ReadRequest { id: "a".into(), ..Default::default() };
+        let answer = soon(client.read(read)).await.unwrap().into_inner();
+        assert!(answer.gap.is_some() && answer.chunks.is_empty(), "{what}: {answer:?}");
+    }
+    let delete = pb::DeleteRequest { id: "a".into(), ..Default::default() };
+    soon(service.client().await.delete(delete)).await.unwrap();
+}
