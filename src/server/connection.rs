@@ -255,7 +255,7 @@ fn log_handshake_error(from: SocketAddr, error: &io::Error) {
         Some(TlsError::InvalidCertificate(_)) => {
             let result = clip(&error.to_string(), MAX_LOGGED_BYTES);
             let origin = Origin::of_address(from.ip()).to_string();
-            if refusals::has_line(&origin, &result) {
+            if refusals::has_line(&origin, certificate_problem(&result)) {
                 tracing::warn!(target: "procyard::audit", peer = %from, call = "handshake", result, "refused");
             }
         }
@@ -269,6 +269,12 @@ fn log_handshake_error(from: SocketAddr, error: &io::Error) {
         // The client left, or said nothing.
         None => tracing::debug!(%error, "handshake failed"),
     }
+}
+
+/// What is wrong with a certificate, without the times and names that may follow it in the message
+/// "invalid peer certificate: certificate expired: verification time …".
+fn certificate_problem(message: &str) -> &str {
+    message.match_indices(": ").nth(1).map_or(message, |(end, _)| &message[..end])
 }
 
 /// The HTTP settings of all connections.

@@ -1,9 +1,10 @@
-//! Bounds the log lines that refusals get: the first of each source, then a count.
+//! Bounds the log lines that refusals get: the first of each source and reason, then a count.
 //!
 //! A refused call costs its client nothing, so that without a bound a client could fill a log of bounded
 //! size and rotate everything else out of it. Of each interval the first refusals of a source (a caller,
-//! a user or an address) have lines of their own; the others are counted, and a summary line per source
-//! and reason tells how many they were. The counts belong to the process, as the log does.
+//! a user or an address) for a reason have lines of their own; the others are counted, and a summary line
+//! per source and reason tells how many they were. A client that repeats one refused call so leaves
+//! lines for other refusals of its source. The counts belong to the process, as the log does.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -12,7 +13,8 @@ use std::time::Duration;
 /// How often refusals without a line are summarised. What a killed server has counted is lost.
 const SUMMARY_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Lines of one source in an interval, and of all.
+/// Lines in an interval: of one source for one reason, of one source, and of all.
+const MAX_LINES_PER_REASON: u32 = 4;
 const MAX_LINES_PER_SOURCE: u32 = 16;
 const MAX_LINES: u32 = 128;
 
@@ -25,6 +27,7 @@ const OTHERS: &str = "others";
 static REFUSALS: Mutex<Refusals> = Mutex::new(Refusals::new());
 
 /// Counts a refusal. Returns whether it has a log line of its own, which the caller then writes.
+/// `reason` has no part that varies between refusals of one kind, such as a time.
 #[must_use]
 pub fn has_line(source: &str, reason: &str) -> bool {
     REFUSALS.lock().unwrap_or_else(PoisonError::into_inner).add(source, reason)
@@ -51,7 +54,8 @@ pub fn write_summaries() {
 #[derive(Debug)]
 struct Refusals {
     lines: u32,
-    lines_of: BTreeMap<String, u32>,
+    /// Lines of each source, by reason.
+    lines_of: BTreeMap<String, BTreeMap<String, u32>>,
     counts: BTreeMap<(String, String), u64>,
 }
 
@@ -61,13 +65,11 @@ impl Refusals {
     }
 
     fn add(&mut self, source: &str, reason: &str) -> bool {
-        if self.lines < MAX_LINES {
-            let lines = self.lines_of.entry(source.to_owned()).or_default();
-            if *lines < MAX_LINES_PER_SOURCE {
-                *lines += 1;
-                self.lines += 1;
-                return true;
-            }
+        if self.has_room(source, reason) {
+            let reasons = self.lines_of.entry(source.to_owned()).or_default();
+            *reasons.entry(reason.to_owned()).or_default() += 1;
+            self.lines += 1;
+            return true;
         }
         let key = (source.to_owned(), reason.to_owned());
         let key = match self.counts.contains_key(&key) || self.counts.len() < MAX_SUMMARIES {
@@ -76,6 +78,15 @@ impl Refusals {
         };
         *self.counts.entry(key).or_default() += 1;
         false
+    }
+
+    /// Whether another refusal may have a line.
+    fn has_room(&self, source: &str, reason: &str) -> bool {
+        let Some(reasons) = self.lines_of.get(source) else { return self.lines < MAX_LINES };
+        let of_reason = reasons.get(reason).copied().unwrap_or_default();
+        self.lines < MAX_LINES
+            && of_reason < MAX_LINES_PER_REASON
+            && reasons.values().sum::<u32>() < MAX_LINES_PER_SOURCE
     }
 
     fn take(&mut self) -> BTreeMap<(String, String), u64> {
@@ -91,12 +102,20 @@ mod tests {
     fn refusals_beyond_the_first_are_counted() {
         let mut refusals = Refusals::new();
         let with_lines = (0..80_000).filter(|_| refusals.add("192.0.2.1", "no token")).count();
-        assert_eq!(with_lines, MAX_LINES_PER_SOURCE as usize);
+        assert_eq!(with_lines, MAX_LINES_PER_REASON as usize);
+        assert!(refusals.add("192.0.2.1", "bad token"), "another reason has lines of its own");
         assert!(refusals.add("token:ci", "ROLE"), "another source has lines of its own");
         let counts = refusals.take();
-        let expected = (("192.0.2.1".to_owned(), "no token".to_owned()), 80_000 - 16);
+        let expected = (("192.0.2.1".to_owned(), "no token".to_owned()), 80_000 - 4);
         assert_eq!(counts.into_iter().collect::<Vec<_>>(), [expected]);
         assert!(refusals.add("192.0.2.1", "no token"), "the next interval begins with lines");
+    }
+
+    #[test]
+    fn many_reasons_of_one_source_have_bounded_lines() {
+        let mut refusals = Refusals::new();
+        let with_lines = (0..100).filter(|n| refusals.add("192.0.2.1", &n.to_string())).count();
+        assert_eq!(with_lines, MAX_LINES_PER_SOURCE as usize);
     }
 
     #[test]
