@@ -46,7 +46,7 @@ impl Serve {
         self.options.access.check(&all)?;
         // Held as long as the keeper lives, whichever server it has.
         let state_dir = StateDir::claim(&self.options.state_dir(), &self.options.named_files())?;
-        end_what_was_left(state_dir.path());
+        end_what_was_left(state_dir.path())?;
         Store::check(&state_dir)?;
         let token = self.options.access.settle(&all, state_dir.path())?;
         let mut sockets = Sockets { all: listeners, places, metrics: None, files: Vec::new() };

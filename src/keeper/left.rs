@@ -3,7 +3,8 @@
 //! The kernel kills a keeper's children with it, but not their descendants, nor a child that is
 //! setuid. Two processes kill those. The keeper's server notices first and still lives; the next
 //! keeper of the state directory does it again before it begins, for a server that was killed as
-//! well. Both must have locked the state directory, so that no living keeper has such a process.
+//! well. Both must have locked the state directory, so that no living keeper has such a process: the
+//! next keeper does not rely on that, as a person may have removed the lock or the whole directory.
 //!
 //! Leftovers are known by their environment, which names a file in the state directory, and by the
 //! leaves of a keeper's directory that no keeper has locked. A descendant that changed its
@@ -22,7 +23,7 @@ use super::cgroup;
 use super::spawn::{COOKIE, OUTPUT};
 use super::tree::{self, Environment, Member};
 use crate::process::Descendant;
-use crate::store::StateDir;
+use crate::store::{StateDir, StoreError};
 
 /// How long leftovers are searched for: one that forks while others are killed is found in the end.
 const KILL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -35,10 +36,17 @@ const SAVING: Duration = Duration::from_secs(10);
 /// How long the kernel may take to free what a killed one held.
 const FREEING: Duration = Duration::from_secs(5);
 
-/// Ends them all. To be called by whoever has claimed the state directory.
-pub fn end_what_was_left(state_dir: &Path) {
-    Leftovers::new(state_dir).kill();
+/// Kills them all. Called by the keeper that has claimed the state directory. Refused, with nothing
+/// killed: another keeper runs whose lock was removed, and what was found is its own.
+pub fn end_what_was_left(state_dir: &Path) -> Result<(), StoreError> {
+    let leftovers = Leftovers::new(state_dir);
+    if let Some(keeper) = leftovers.living_keeper() {
+        let pid = Some(keeper.cast_unsigned());
+        return Err(StoreError::InUse { path: state_dir.into(), pid });
+    }
+    leftovers.kill();
     end_server(state_dir);
+    Ok(())
 }
 
 /// Finds and kills the descendants that a keeper of one state directory left.
@@ -75,6 +83,27 @@ impl Leftovers {
             }
             std::thread::sleep(PAUSE);
         }
+    }
+
+    /// A living keeper of this directory, found above its processes or its server.
+    fn living_keeper(&self) -> Option<i32> {
+        let lock = StateDir::server(&self.state_dir).ok().flatten();
+        let is_own = |pid: i32| {
+            is_of(pid, &Environment::read(pid), &self.state_dir)
+                || lock.as_ref().is_some_and(|lock| is_server_of(pid, lock))
+        };
+        let is_spared = |pid: i32| self.spared.iter().any(|spared| spared.pid == pid);
+        // A keeper above both this process and a leftover may be that of another directory, to which
+        // a killed keeper below it left its descendants.
+        let is_keeper = |pid: i32| match StateDir::claim_in(pid.cast_unsigned()) {
+            Some(directory) => directory == self.state_dir || !is_spared(pid),
+            None => false,
+        };
+        let own = std::process::id().cast_signed();
+        let mut pids = tree::numbers("/proc").filter(|pid| !is_spared(*pid) && is_own(*pid));
+        pids.find_map(|pid| {
+            lineage(pid).skip(1).take_while(|pid| *pid != own).find(|pid| is_keeper(*pid))
+        })
     }
 
     /// Kills each leftover that is known by its environment as soon as it is found. True: some were
@@ -158,9 +187,12 @@ fn is_of(pid: i32, environment: &Environment, state_dir: &Path) -> bool {
 
 /// This process, and all that it descends from.
 fn ancestors() -> Vec<Member> {
-    let own = std::process::id().cast_signed();
-    let pids = std::iter::successors(Some(own), |pid| tree::parent(*pid).filter(|pid| *pid > 0));
-    pids.filter_map(|pid| Member::find(pid, || true)).collect()
+    lineage(std::process::id().cast_signed()).filter_map(|pid| Member::find(pid, || true)).collect()
+}
+
+/// A process, its parent, and so on.
+fn lineage(pid: i32) -> impl Iterator<Item = i32> {
+    std::iter::successors(Some(pid), |pid| tree::parent(*pid).filter(|pid| *pid > 0))
 }
 
 #[cfg(test)]

@@ -87,12 +87,14 @@ impl StateDir {
     /// The directory that a keeper has claimed; none: the process is no keeper, or may not be
     /// looked at.
     pub fn claimed_by(pid: u32) -> Option<PathBuf> {
-        let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-        let claims = descriptors.filter_map(|fd| fs::read_link(fd.path()).ok());
-        let claims = claims.filter(|path| path.file_name().is_some_and(|name| name == CLAIM));
-        let mut directories = claims.filter_map(|claim| Some(claim.parent()?.to_owned()));
         // A link alone proves nothing: the directory may have been moved, or be another process's.
-        directories.find(|path| matches!(StateDir::keeper(path), Ok(Some(keeper)) if keeper == pid))
+        open_claims(pid)
+            .find(|path| matches!(StateDir::keeper(path), Ok(Some(keeper)) if keeper == pid))
+    }
+
+    /// The directory whose claim a process has open, though the claim may have been removed since.
+    pub fn claim_in(pid: u32) -> Option<PathBuf> {
+        open_claims(pid).next()
     }
 
     /// Whether a process has a file open.
@@ -142,6 +144,18 @@ impl StateDir {
         let _ = private_file(&name).map(|file| file.write_all_at(pid.as_bytes(), 0));
         Ok(StateDir { path, _lock: Arc::new(file) })
     }
+}
+
+/// The directories of the claims that a process has open.
+fn open_claims(pid: u32) -> impl Iterator<Item = PathBuf> {
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    descriptors.filter_map(|fd| {
+        let path = fs::read_link(fd.path()).ok()?;
+        let name = path.file_name()?.to_str()?;
+        // So the kernel shows a file that was removed.
+        let is_claim = name.strip_suffix(" (deleted)").unwrap_or(name) == CLAIM;
+        is_claim.then(|| path.parent().map(Path::to_owned)).flatten()
+    })
 }
 
 /// A file that somebody has locked; none: nobody has.

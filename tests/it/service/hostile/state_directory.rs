@@ -10,7 +10,7 @@ use procyard::grpc::pb;
 
 use crate::service::archiving::file;
 use crate::support::service::*;
-use crate::support::{SOON, is_root, soon};
+use crate::support::{SOON, alive, is_root, soon};
 
 /// All files below a directory with their contents; links are not followed.
 fn tree(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
@@ -271,4 +271,39 @@ async fn special_file_in_place_of_a_transcript_is_a_gap() {
     }
     let delete = pb::DeleteRequest { id: "a".into(), ..Default::default() };
     soon(service.client().await.delete(delete)).await.unwrap();
+}
+
+/// A second `serve` is refused though the lock of the first is gone, and ends nothing.
+async fn second_keeper_is_refused_after(has_process: bool, harm: impl Fn(&Path)) {
+    let service = TestService::start();
+    let mut client = service.client().await;
+    let pids = match has_process {
+        true => vec![begin(&mut client, "live", shell("exec sleep 600")).await.pid],
+        false => Vec::new(),
+    };
+    let server = service.server_pid();
+    harm(&service.directory.path().join("state"));
+    let said = refusal(service.directory.path());
+    assert!(
+        said.contains(&format!("is used by another procyard (pid {})", service.child.id())),
+        "{said}"
+    );
+    assert!(pids.into_iter().all(alive));
+    assert_eq!(service.server_pid(), server);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keeper_whose_lock_is_removed_keeps_its_processes() {
+    let remove_lock = |state: &Path| fs::remove_file(state.join("keeper.lock")).unwrap();
+    second_keeper_is_refused_after(true, remove_lock).await;
+    second_keeper_is_refused_after(false, remove_lock).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keeper_whose_state_directory_is_removed_keeps_its_processes() {
+    second_keeper_is_refused_after(true, |state| fs::remove_dir_all(state).unwrap()).await;
+    second_keeper_is_refused_after(true, |state| {
+        fs::rename(state, state.with_extension("old")).unwrap();
+    })
+    .await;
 }
