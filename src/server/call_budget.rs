@@ -1,9 +1,12 @@
 //! Charges each call to its caller's budget, from its headers to the last byte of its answer.
 //!
 //! Owns what counts as a call: all of the process service but its streams, which have their own
-//! bound, and reflection. Health is never refused here: its answers are a few bytes. The answer holds
-//! the call's ticket, and so does each piece of its data: HTTP may keep data that it cannot send yet
-//! after the answer itself has ended.
+//! bound, and reflection. Health is never refused here: its answers are a few bytes. A request is charged
+//! while it arrives ([`request_body`]), those of streams too. The answer holds the call's ticket, and so
+//! does each piece of its data: HTTP may keep data that it cannot send yet after the answer itself has
+//! ended.
+
+mod request_body;
 
 use std::future::{Ready, ready};
 use std::pin::Pin;
@@ -50,9 +53,9 @@ impl<S> CallBudget<S> {
     }
 }
 
-impl<S, B> Service<Request<B>> for CallBudget<S>
+impl<S> Service<Request<Body>> for CallBudget<S>
 where
-    S: Service<Request<B>, Response = Response<Body>, Error: Send, Future: Send + 'static>,
+    S: Service<Request<Body>, Response = Response<Body>, Error: Send, Future: Send + 'static>,
 {
     type Response = Response<Body>;
     type Error = S::Error;
@@ -65,11 +68,12 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         match self.admit(&request) {
             Ok(None) => Either::Right(Either::Left(self.inner.call(request))),
             Ok(Some(ticket)) => {
                 request.extensions_mut().insert(Arc::clone(&ticket));
+                let request = request.map(|body| request_body::charge(body, &ticket));
                 let answer = self.inner.call(request);
                 let charged = async { Ok(answer.await?.map(|body| charge(body, ticket))) };
                 Either::Right(Either::Right(Box::pin(charged)))

@@ -1,4 +1,4 @@
-//! What the calls of one caller may hold at a time: places, bytes for answers, screens.
+//! What the calls of one caller may hold at a time: places, bytes for requests and answers, screens.
 //!
 //! Owns the counting. A call counts from its headers on until its answer was sent or its client has
 //! left; streams count by themselves (`grpc::streams`). Memory for a large answer is reserved before
@@ -86,7 +86,7 @@ enum Room {
 impl CallerBudgets {
     /// Budgets by what each caller may have.
     pub fn new(each: Quota) -> CallerBudgets {
-        let bytes = each.answer_bytes.unwrap_or(u64::MAX);
+        let bytes = each.held_bytes.unwrap_or(u64::MAX);
         let most = Semaphore::MAX_PERMITS.min(u32::MAX as usize) * UNIT;
         let max_bytes = usize::try_from(bytes).unwrap_or(usize::MAX).min(most);
         let (max_calls, bytes_timeout) = (each.calls, BYTES_TIMEOUT);
@@ -196,6 +196,11 @@ impl CallTicket {
         drop(held.permit.as_mut().and_then(|permit| permit.split(unused)));
     }
 
+    #[cfg(test)]
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.lock().bytes
+    }
+
     /// The turn of this call among the screens of its caller.
     pub(super) async fn screen_turn(&self) -> Result<OwnedSemaphorePermit, Error> {
         let turn = Arc::clone(&self.budget.screens).acquire_owned().await;
@@ -235,7 +240,7 @@ impl CallTicket {
         let free = self.budget.bytes.available_permits() * UNIT;
         let used = most.saturating_sub(free);
         let (most, used) = (most as u64, used as u64);
-        Error::TooManyCalls(Reached::for_now(Bound::AnswerBytes, most, used, false))
+        Error::TooManyCalls(Reached::for_now(Bound::HeldBytes, most, used, false))
     }
 
     /// Permits for so many bytes.
@@ -263,8 +268,8 @@ mod tests {
     const MEBIBYTE: usize = 1 << 20;
 
     fn budgets(calls: u64, bytes: usize) -> CallerBudgets {
-        let (calls, answer_bytes) = (Some(calls), Some(bytes as u64));
-        let budgets = CallerBudgets::new(Quota { calls, answer_bytes, ..Quota::default() });
+        let (calls, held_bytes) = (Some(calls), Some(bytes as u64));
+        let budgets = CallerBudgets::new(Quota { calls, held_bytes, ..Quota::default() });
         let mut shared = Arc::into_inner(budgets.0).unwrap();
         shared.bytes_timeout = Duration::from_millis(10);
         CallerBudgets(Arc::new(shared))
@@ -299,7 +304,7 @@ mod tests {
         first.hold(2 * MEBIBYTE).await.unwrap();
         second.hold(FREE_BYTES).await.unwrap();
         let refused = second.hold(2 * MEBIBYTE).await.unwrap_err();
-        assert_eq!(limit(refused), (Bound::AnswerBytes, 3 * MEBIBYTE as u64));
+        assert_eq!(limit(refused), (Bound::HeldBytes, 3 * MEBIBYTE as u64));
         let both = tokio::join!(biased; second.hold(2 * MEBIBYTE), async {
             first.release(MEBIBYTE);
         });

@@ -36,7 +36,7 @@ pub struct Quota {
     /// Other calls that are under way, with answers that were not sent yet.
     pub calls: Option<u64>,
     /// Bytes that those calls hold for their answers.
-    pub answer_bytes: Option<u64>,
+    pub held_bytes: Option<u64>,
 }
 
 /// How much there may be.
@@ -62,7 +62,7 @@ pub enum Bound {
     /// Calls that are under way.
     Calls,
     /// Bytes that calls hold for their answers.
-    AnswerBytes,
+    HeldBytes,
 }
 
 impl Bound {
@@ -74,7 +74,7 @@ impl Bound {
             Bound::StartsPerSecond => "starts_per_second",
             Bound::Streams => "streams",
             Bound::Calls => "calls",
-            Bound::AnswerBytes => "answer_bytes",
+            Bound::HeldBytes => "held_bytes",
         }
     }
 
@@ -86,7 +86,7 @@ impl Bound {
             Bound::StartsPerSecond => "starts per second",
             Bound::Streams => "streams",
             Bound::Calls => "calls at a time",
-            Bound::AnswerBytes => "bytes of answers at a time",
+            Bound::HeldBytes => "bytes of requests and answers at a time",
         }
     }
 }

@@ -38,7 +38,8 @@ pub(super) struct QuotaOptions {
     /// Calls, besides streams, that one caller may have under way at a time.
     #[arg(long, value_name = "N", env = "PROCYARD_CALLER_MAX_CALLS", value_parser = at_least_one, default_value = "256")]
     caller_max_calls: Option<usize>,
-    /// Bytes that those calls may hold for answers that were not sent yet.
+    /// Bytes that the calls of one caller may hold for requests that still arrive and answers that
+    /// were not sent yet.
     #[arg(long, value_name = "BYTES", env = "PROCYARD_CALLER_MAX_BYTES", value_parser = at_least_one, default_value = "67108864")]
     caller_max_bytes: Option<usize>,
 }
@@ -58,7 +59,7 @@ impl QuotaOptions {
         Quotas {
             each: Quota {
                 calls: number(self.caller_max_calls),
-                answer_bytes: number(self.caller_max_bytes),
+                held_bytes: number(self.caller_max_bytes),
                 ..quota(
                     self.caller_max_live,
                     self.caller_max_streams,

@@ -1,14 +1,22 @@
 //! Many calls of one caller at a time, and answers that it does not read.
 
+use bytes::Bytes;
+use futures_util::StreamExt;
 use futures_util::future::join_all;
+use futures_util::stream;
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
 use procyard::grpc::pb;
 use procyard::grpc::pb::process_service_client::ProcessServiceClient;
+use tokio::task::JoinSet;
+use tonic::body::Body;
 use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Response, Status, Streaming};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_prost::ProstCodec;
+use tower::Service;
 
 use crate::support::callers::KnowingService;
 use crate::support::service::*;
@@ -93,7 +101,7 @@ async fn unread_answers_hold_no_more_than_the_budget() {
     // Two of 3 MiB fit into the budget.
     assert!(made.len() == 2, "{} answers were made", made.len());
     for status in refused {
-        assert_eq!(limit(&status.unwrap_err()), "answer_bytes");
+        assert_eq!(limit(&status.unwrap_err()), "held_bytes");
     }
     let grown = resident(server).saturating_sub(before);
     assert!(grown < 40 * MEBIBYTE, "{grown} bytes for a budget of 8 MiB");
@@ -104,6 +112,60 @@ async fn unread_answers_hold_no_more_than_the_budget() {
     assert!(lengths.iter().sum::<usize>() <= 8 * MEBIBYTE, "{lengths:?}");
     drop(soon(unread(channel, "p")).await.unwrap());
     assert_eq!(service.server_pid(), server);
+}
+
+/// A call whose request has 3 MiB and lacks the last byte. Returns how it was refused.
+async fn half_sent(mut channel: Channel, method: &str) -> Status {
+    let length = 3 * MEBIBYTE as u32;
+    let message = [&[0][..], &length.to_be_bytes(), &vec![0; length as usize - 1]].concat();
+    let pieces = Bytes::from(message);
+    let data = (0..pieces.len()).step_by(1 << 14).map(move |from| {
+        let piece = pieces.slice(from..pieces.len().min(from + (1 << 14)));
+        Ok::<_, Status>(Frame::data(piece))
+    });
+    let body = StreamBody::new(stream::iter(data).chain(stream::pending()));
+    let request = http::Request::post(format!("/procyard.v1.ProcessService/{method}"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .body(Body::new(body))
+        .unwrap();
+    std::future::poll_fn(|cx| channel.poll_ready(cx)).await.unwrap();
+    let answer = channel.call(request).await.unwrap();
+    match Status::from_header_map(answer.headers()) {
+        Some(refused) => refused,
+        // Attach answers before it has read a message.
+        None => {
+            let mut body = answer.into_body();
+            while let Some(frame) = body.frame().await {
+                if let Some(trailers) = frame.unwrap().trailers_ref() {
+                    return Status::from_header_map(trailers).unwrap();
+                }
+            }
+            panic!("the answer has no status")
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn half_sent_requests_hold_no_more_than_the_budget() {
+    for method in ["Start", "Attach"] {
+        let service = TestService::start_with(|command| {
+            command.args(["--caller-max-bytes", &(4 * MEBIBYTE).to_string()]);
+        });
+        let mut client = service.client().await;
+        let server = service.server_pid();
+        let before = resident(server);
+        let channel = service.channel().await;
+        let mut calls = JoinSet::new();
+        (0..20).for_each(|_| drop(calls.spawn(half_sent(channel.clone(), method))));
+        // While all wait for room that the others hold, one may exceed the budget.
+        let refused = soon(calls.join_next()).await.unwrap().unwrap();
+        assert_eq!(limit(&refused), "held_bytes", "{method}");
+        let grown = resident(server).saturating_sub(before);
+        assert!(grown < 30 * MEBIBYTE, "{method}: {grown} bytes for a budget of 4 MiB");
+        soon(client.get_server_info(pb::GetServerInfoRequest {})).await.unwrap();
+        assert_eq!(service.server_pid(), server);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
