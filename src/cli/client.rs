@@ -4,6 +4,7 @@
 //! the commands' own.
 
 mod attempts;
+mod loopback;
 mod peer;
 mod place;
 mod resumed;
@@ -11,6 +12,7 @@ mod resumed;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
@@ -56,8 +58,8 @@ pub(super) struct Remote {
     /// the usual socket of `procyard serve`.
     #[arg(long, value_name = "ADDRESS", env = "PROCYARD_SERVER")]
     server: Option<Place>,
-    /// The uid of the user who runs the server at a Unix socket. Servers of root and of your own
-    /// user are trusted without it.
+    /// The uid of the user that runs the server on this machine: at a Unix socket, or on loopback
+    /// without TLS. Servers of root and of your own user are trusted without it.
     #[arg(long, value_name = "UID", env = "PROCYARD_SERVER_UID")]
     server_uid: Option<u32>,
     /// The token to show, better given by the variable, as others see arguments. Over loopback the
@@ -102,7 +104,8 @@ impl Remote {
     /// Connects, and stays connected: a connection that is lost is made anew by the next call.
     pub(super) async fn connect(&self) -> Result<Client, Trouble> {
         let bearer = self.bearer()?;
-        let client = ProcessServiceClient::with_interceptor(self.channel().await?, bearer);
+        let channel = self.channel_for(&bearer).await?;
+        let client = ProcessServiceClient::with_interceptor(channel, bearer);
         let client = client.max_decoding_message_size(LARGEST_ANSWER);
         if let Place::Tcp(_) = self.place() {
             self.meet(client.clone()).await?;
@@ -129,8 +132,14 @@ impl Remote {
         }
     }
 
-    /// The connection alone, for other services.
+    /// Connects for calls that show no token.
     pub(super) async fn channel(&self) -> Result<Channel, Trouble> {
+        self.channel_for(&Bearer(None)).await
+    }
+
+    /// Connects for calls that show `bearer`. Each connection, also a later one, is made to a server
+    /// that may see it.
+    async fn channel_for(&self, bearer: &Bearer) -> Result<Channel, Trouble> {
         let place = self.place();
         let endpoint = match &place {
             Place::Tcp(address) => {
@@ -147,10 +156,19 @@ impl Remote {
             .keep_alive_timeout(PONG)
             .keep_alive_while_idle(true);
         let connected = match &place {
-            Place::Tcp(_) => match self.tls()? {
+            Place::Tcp(address) => match self.tls()? {
                 Some(tls) => {
                     let told = endpoint.tls_config(tls);
                     told.map_err(|error| Trouble::unreachable(&place, &error))?.connect().await
+                }
+                None if bearer.0.is_some() => {
+                    let (address, server_uid) =
+                        (Arc::<str>::from(address.as_str()), self.server_uid);
+                    let connector = tower::service_fn(move |_| {
+                        let address = Arc::clone(&address);
+                        async move { loopback::connect(&address, server_uid).await.map(TokioIo::new) }
+                    });
+                    endpoint.connect_with_connector(connector).await
                 }
                 None => endpoint.connect().await,
             },

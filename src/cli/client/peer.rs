@@ -1,8 +1,10 @@
-//! The process that listens at the other end of a Unix socket.
+//! The process that listens at the other end of a Unix socket, and the users a client trusts.
 
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
+
+use rustix::process::getuid;
 
 /// The process that called listen(2), as the kernel recorded it.
 pub(in crate::cli) struct Peer {
@@ -28,4 +30,15 @@ impl Peer {
         let pid = u32::try_from(found.pid).ok().filter(|pid| *pid != 0);
         Ok(Peer { pid, uid: found.uid })
     }
+}
+
+/// Refuses a server unless root, this user or `server_uid` runs it.
+pub(super) fn check_uid(uid: u32, server_uid: Option<u32>) -> io::Result<()> {
+    if uid == 0 || uid == getuid().as_raw() || Some(uid) == server_uid {
+        return Ok(());
+    }
+    let cause = format!(
+        "cannot trust the server: it is run by uid {uid}; if that is right, pass --server-uid {uid}"
+    );
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, cause))
 }

@@ -10,8 +10,8 @@ use std::str::FromStr;
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use rustix::process::getuid;
 
+use super::peer::check_uid;
 use super::{CONNECT_TIMEOUT, Peer};
 use crate::config::{BadListen, Listen};
 
@@ -61,14 +61,8 @@ impl Place {
             Place::Tcp(_) => return Err(io::ErrorKind::Unsupported.into()),
         };
         // The credentials of the process that called listen(2): no path can be swapped for them.
-        let uid = Peer::of(&stream)?.uid;
-        if uid == 0 || uid == getuid().as_raw() || Some(uid) == server_uid {
-            return Ok(stream);
-        }
-        let cause = format!(
-            "cannot trust the server: it is run by uid {uid}; if that is right, pass --server-uid {uid}"
-        );
-        Err(io::Error::new(io::ErrorKind::PermissionDenied, cause))
+        check_uid(Peer::of(&stream)?.uid, server_uid)?;
+        Ok(stream)
     }
 }
 

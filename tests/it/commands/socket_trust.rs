@@ -1,16 +1,20 @@
 //! Which servers the command line trusts: none that another user could have put in its place.
 
 use std::fs;
+use std::io::Read;
+use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::mpsc::{Receiver, channel};
 
 use super::starting_by_itself::{Home, command};
-use super::{failed, finished};
+use super::{Running, failed, finished};
+use crate::support::callers::KnowingService;
 use crate::support::service::TestService;
-use crate::support::{NOBODY, is_root, skip};
+use crate::support::{NOBODY, SOON, is_root, skip};
 
 /// A user who is neither root nor the one that runs the commands.
 const OTHER: u32 = 1;
@@ -149,4 +153,70 @@ fn root_upgrades_the_server_of_another_user() {
     let upgraded = finished(upgrade);
     assert!(upgraded.status.success(), "{upgraded:?}");
     assert!(upgraded.stdout.starts_with(b"upgraded: "), "{upgraded:?}");
+}
+
+/// Listens on loopback, accepts one connection as each of these users and sends what it first read
+/// from each. Needs root.
+fn record_connections(uids: Vec<u32>) -> (String, Receiver<Vec<u8>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("tcp://{}", listener.local_addr().unwrap());
+    let (sender, received) = channel();
+    std::thread::spawn(move || {
+        for uid in uids {
+            // SAFETY: changes the user of this thread alone, of which nothing else depends.
+            unsafe { libc::setfsuid(uid) };
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut bytes = vec![0; 4096];
+            let read = stream.read(&mut bytes).unwrap_or(0);
+            bytes.truncate(read);
+            let _ = sender.send(bytes);
+        }
+    });
+    (address, received)
+}
+
+#[test]
+fn loopback_listener_of_another_user_sees_no_token() {
+    let Some(home) = Home::new() else { return skip("no other user can run the program") };
+    if !is_root() {
+        return skip("a listener of another user needs root");
+    }
+    let state = home.0.path().join("state/procyard");
+    fs::create_dir_all(&state).unwrap();
+    for (token, variable) in [("in-the-file", None), ("unused", Some("in-the-variable"))] {
+        fs::write(state.join("token"), token).unwrap();
+        let (address, received) = record_connections(vec![OTHER]);
+        let mut ps = command(home.0.path(), &["ps", "--server", &address]);
+        ps.envs(variable.map(|token| ("PROCYARD_TOKEN", token)));
+        refused_with(ps, "it is run by uid 1; if that is right, pass --server-uid 1");
+        assert_eq!(received.recv_timeout(SOON), Ok(Vec::new()), "the listener was sent something");
+    }
+    let (address, received) = record_connections(vec![OTHER]);
+    let named = ["ps", "--server", &address, "--server-uid", "1"];
+    let _calling = Running::start(command(home.0.path(), &named));
+    assert!(!received.recv_timeout(SOON).unwrap().is_empty(), "a trusted server was sent nothing");
+}
+
+#[test]
+fn loopback_reconnect_to_another_user_sends_no_token() {
+    let Some(home) = Home::new() else { return skip("no other user can run the program") };
+    if !is_root() {
+        return skip("a listener of another user needs root");
+    }
+    let (address, received) = record_connections(vec![NOBODY, OTHER]);
+    let mut ps = command(home.0.path(), &["ps", "--server", &address]);
+    ps.env("PROCYARD_TOKEN", "secret");
+    let _calling = Running::start(ps);
+    assert!(!received.recv_timeout(SOON).unwrap().is_empty(), "the own user was sent nothing");
+    assert_eq!(received.recv_timeout(SOON), Ok(Vec::new()), "another user was sent something");
+}
+
+#[tokio::test]
+async fn own_server_on_loopback_is_shown_the_token() {
+    let service = KnowingService::start(&[("boss", "admin")]).await;
+    let address = format!("tcp://{}", service.tcp);
+    let mut ps = service.service.procyard(&["ps", "--server", &address]);
+    ps.env("PROCYARD_TOKEN", service.token("boss"));
+    let listed = finished(ps);
+    assert!(listed.status.success(), "{listed:?}");
 }

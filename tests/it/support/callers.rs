@@ -38,7 +38,7 @@ pub struct KnowingService {
     pub service: TestService,
     files: TempDir,
     tokens: Vec<(String, String)>,
-    tcp: SocketAddr,
+    pub tcp: SocketAddr,
 }
 
 impl KnowingService {
