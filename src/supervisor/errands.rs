@@ -10,7 +10,7 @@ use super::archives::Archives;
 use super::effects::{Killed, Reply};
 use super::error::Error;
 use super::launch::Ground;
-use super::readiness::{Candidate, ready};
+use super::readiness::{Candidate, prints, ready};
 use super::registry::{Entry, Held, Seen};
 use super::state::Input;
 use crate::failpoint::{self, Point};
@@ -132,19 +132,29 @@ impl Actor {
         tokio::task::spawn_blocking(move || ground.scripts.remove(&record));
     }
 
-    /// An exit is taken at once if the program has set nothing, which costs one look; else when
-    /// that was read.
+    /// An exit is taken at once if the program has set nothing, which costs one look, and no pattern
+    /// in its output is awaited; else when both were read. Output that matches comes before the exit,
+    /// however soon that follows, so the process was ready.
     pub(super) fn read_output(&mut self, input: Input) -> Option<Input> {
         let Input::Report(Report::Exited { key, exit }) = input else { return Some(input) };
         failpoint::reach(Point::ExitReported);
+        let pending = self.state.pending_pattern(key);
+        let has_set = |record: &&Arc<Record>| self.ground.outputs.is_there(record);
         let record = self.state.launched(key);
-        let Some(record) = record.filter(|record| self.ground.outputs.is_there(record)) else {
+        let Some(record) = record.filter(|record| pending.is_some() || has_set(record)) else {
             return Some(Input::Report(Report::Exited { key, exit }));
         };
         let (ground, record) = (Arc::clone(&self.ground), Arc::clone(record));
         self.state.is_exiting(key);
         let (readers, answers) = (Arc::clone(&self.readers), self.queue.answers());
+        let workers = self.workers.for_caller(&record.by);
         tokio::spawn(async move {
+            if let Some((pattern, output)) = pending {
+                let (id, launch) = (Arc::clone(&record.id), record.launch);
+                if prints(&pattern, &output, record.first_seq, &workers, &id).await {
+                    let _ = answers.send(Input::Ready { id, launch });
+                }
+            }
             let _permit = readers.acquire().await;
             let read = tokio::task::spawn_blocking(move || ground.outputs.read(&record)).await;
             failpoint::reach(Point::OutputRead);

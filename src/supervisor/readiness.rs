@@ -43,37 +43,41 @@ pub async fn ready(probe: Probe, candidate: Candidate) {
 }
 
 async fn printed(pattern: &str, candidate: &Candidate) {
-    let (workers, text) = (&candidate.workers, pattern.to_owned());
+    let Candidate { output, first_seq, workers, beside, .. } = candidate;
+    if !prints(pattern, output, *first_seq, workers, &beside.id).await {
+        std::future::pending().await
+    }
+}
+
+/// Searches what a launch prints until it exits. False: nothing matches, or the server ends.
+pub(super) async fn prints(
+    pattern: &str,
+    output: &Output,
+    first_seq: u64,
+    workers: &Workers,
+    process: &str,
+) -> bool {
+    let text = pattern.to_owned();
     let regex = match workers.run(move || OutputRegex::accepted(&text)).await {
         Ok(Ok(regex)) => regex,
-        // The server ends.
-        Err(_) => return std::future::pending().await,
+        Err(_) => return false,
         Ok(Err(error)) => {
             // It was compiled when it was accepted.
-            let process = &candidate.beside.id;
             tracing::error!(%error, process, "a pattern that was accepted cannot be used");
-            return std::future::pending().await;
+            return false;
         }
     };
     let mut matcher = Matcher::new(regex);
-    let mut follower = candidate.output.follow(candidate.first_seq);
-    loop {
-        let batch = follower.read(SEARCHED);
+    let mut follower = output.follow(first_seq);
+    while let Ok(Some(batch)) = follower.next(SEARCHED).await {
         if batch.gap.is_some() {
             matcher.skip();
         }
-        if batch.chunks.is_empty() {
-            if follower.changed().await.is_err() {
-                // Forgotten by the keeper: it prints nothing any more.
-                return std::future::pending().await;
-            }
-            continue;
-        }
         match search(workers, matcher, batch.chunks).await {
-            Ok((_, Some(_))) => return,
+            Ok((_, Some(_))) => return true,
             Ok((searched, None)) => matcher = searched,
-            // The server ends.
-            Err(_) => return std::future::pending().await,
+            Err(_) => return false,
         }
     }
+    false
 }

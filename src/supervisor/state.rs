@@ -25,10 +25,10 @@ use super::registry::Seen;
 use super::retention::{Finished, Keep};
 use crate::access::Caller;
 use crate::events::Event;
-use crate::keeper_client::{Report, Spawned};
+use crate::keeper_client::{Output, Report, Spawned};
 use crate::process::lifecycle::{Ask, Consequence, Happening, Order};
 use crate::process::{
-    Archived, Cause, End, Exit, Kind, Moment, Phase, Record, Selector, Spec, Stop,
+    Archived, Cause, End, Exit, Kind, Moment, Phase, Probe, Record, Selector, Spec, Stop,
     StructuredOutput, TreeSignal, signal,
 };
 use crate::store::Change;
@@ -199,6 +199,17 @@ impl State {
     /// The record of a process that the keeper has started.
     pub(super) fn launched(&self, key: u64) -> Option<&Arc<Record>> {
         self.keys.get(&key).and_then(|id| self.slots.get(id)).map(|slot| &slot.record)
+    }
+
+    /// The pattern that makes a running process ready and the output to search, if it is not ready.
+    pub(super) fn pending_pattern(&self, key: u64) -> Option<(String, Output)> {
+        let slot = self.keys.get(&key).and_then(|id| self.slots.get(id))?;
+        let Probe::Output(pattern) = &slot.record.spec.readiness.as_ref()?.probe else {
+            return None;
+        };
+        let held = slot.held.as_ref().filter(|held| held.key == key)?;
+        let is_pending = slot.life.is_running() && !slot.record.is_ready();
+        is_pending.then(|| (pattern.clone(), held.output.clone()))
     }
 
     /// What a process has set is read before its exit is taken.

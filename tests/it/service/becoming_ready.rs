@@ -268,3 +268,18 @@ async fn probing_goes_on_with_the_next_server_and_leaves_nobody_behind() {
     until("no command is left", || probes().iter().all(|pid| !alive(*pid))).await;
     until("nobody is left", || service.inmates().is_empty()).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn output_before_an_immediate_exit_counts_as_ready() {
+    let service = TestService::start();
+    let mut client = service.client().await;
+    for attempt in 0..20 {
+        let id = format!("a{attempt}");
+        let spec = when_ready(by_words("now"), shell("echo now; exit 3"));
+        let process = finish(&mut client, &id, spec).await.process.unwrap();
+        let exit = exit(&process);
+        assert_eq!((exit.cause(), exit.code), (Cause::Exited, Some(3)), "{exit:?}");
+        assert!(process.ready_time.is_some(), "{process:?}");
+        assert_eq!(story(&mut client, &id).await, [Kind::Started, Kind::Ready, Kind::Completed]);
+    }
+}
