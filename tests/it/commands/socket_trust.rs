@@ -163,7 +163,7 @@ fn record_connections(uids: Vec<u32>) -> (String, Receiver<Vec<u8>>) {
     let (sender, received) = channel();
     std::thread::spawn(move || {
         for uid in uids {
-            // SAFETY: changes the user of this thread alone, of which nothing else depends.
+            // SAFETY: changes the file system uid of this thread alone.
             unsafe { libc::setfsuid(uid) };
             let (mut stream, _) = listener.accept().unwrap();
             let mut bytes = vec![0; 4096];
