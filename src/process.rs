@@ -332,6 +332,8 @@ pub mod step {
         "cannot become another user in the sandbox, which takes a user namespace here";
     /// The directory could not be entered.
     pub const DIRECTORY: &str = "cannot enter the directory";
+    /// The path of the directory has a symbolic link, which the sandbox does not follow.
+    pub const LINK: &str = "cannot enter the directory without following a symbolic link";
     /// The directory was entered, and is not below a root.
     pub const OUTSIDE: &str = "the directory is outside of the roots";
     /// What keeps it in could not be put up.

@@ -293,10 +293,12 @@ impl Program {
             // Found in no directory: no path is the one that is missing.
             Step::Exec if failure.errno == libc::ENOENT && self.searched => self.args.first(),
             Step::Exec => self.candidates.get(failure.candidate),
-            Step::Directory | Step::Outside => match failure.candidate.checked_sub(1) {
-                Some(n) => self.fence.writable.get(n),
-                None => self.cwd.as_ref(),
-            },
+            Step::Directory | Step::Link | Step::Outside => {
+                match failure.candidate.checked_sub(1) {
+                    Some(n) => self.fence.writable.get(n),
+                    None => self.cwd.as_ref(),
+                }
+            }
             _ => None,
         };
         let path = path.map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();

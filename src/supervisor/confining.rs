@@ -86,7 +86,7 @@ impl Confiner {
     pub(super) fn explain(&self, error: Error) -> Error {
         match error {
             Error::SpawnFailed { step, errno, path }
-                if step == step::DIRECTORY && self.has_roots() =>
+                if [step::DIRECTORY, step::LINK].contains(&&step[..]) && self.has_roots() =>
             {
                 let path = PathBuf::from(OsString::from(path));
                 if !self.leads_inside(&path) {
@@ -184,9 +184,13 @@ mod tests {
         let errno = libc::ENOENT;
         let explain = |path: &str| {
             let path = root.join(path).to_str().unwrap().to_owned();
-            let step = step::DIRECTORY.to_owned();
-            let error = Error::SpawnFailed { step, errno, path };
-            (confiner.explain(error.clone()) == error).then_some(())
+            let is_told = |step: &str| {
+                let error = Error::SpawnFailed { step: step.into(), errno, path: path.clone() };
+                confiner.explain(error.clone()) == error
+            };
+            let told = is_told(step::DIRECTORY);
+            assert_eq!(told, is_told(step::LINK), "{path}");
+            told.then_some(())
         };
         let told = ["none", "none/none", "out/../root/none", "../other/in/none"];
         let hidden = ["..", "../none", "../other", "out", "out/none", "out/in/../none", "dangling"];

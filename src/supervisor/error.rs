@@ -64,7 +64,7 @@ pub enum Error {
     #[error("the process {0:?} has output; use force to clear it")]
     HasOutput(String),
     /// The program cannot be executed.
-    #[error("{step}{}: {}", quoted(path), std::io::Error::from_raw_os_error(*.errno))]
+    #[error("{step}{}: {}{}", quoted(path), std::io::Error::from_raw_os_error(*.errno), advice(step))]
     SpawnFailed {
         /// What could not be done.
         step: String,
@@ -196,6 +196,12 @@ fn of_writable(writable: bool) -> &'static str {
 /// A path after a word, if there is one.
 fn quoted(path: &str) -> String {
     if path.is_empty() { String::new() } else { format!(" {path:?}") }
+}
+
+/// What to do about a step that failed, where the kernel's word does not say it.
+fn advice(step: &str) -> &'static str {
+    // A field may be named before the step.
+    if step.ends_with(step::LINK) { "; name the directory by its real path" } else { "" }
 }
 
 fn join(fields: &[BadField]) -> String {

@@ -3,11 +3,11 @@
 //! What is checked here is what was entered, not a path that may lead elsewhere a moment later: the
 //! kernel is asked where the child is, and rules are made for the directory that it stands in.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::os::fd::RawFd;
 
 use super::super::fence::{
-    LANDLOCK_ADD_RULE, LANDLOCK_CREATE_RULESET, LANDLOCK_RESTRICT_SELF, OF_A_FILE,
+    Fence, LANDLOCK_ADD_RULE, LANDLOCK_CREATE_RULESET, LANDLOCK_RESTRICT_SELF, OF_A_FILE,
 };
 use super::{Failure, Order, Step, call, call5, write};
 use crate::process::Files;
@@ -32,6 +32,14 @@ struct Ruleset {
     files: u64,
     network: u64,
     scopes: u64,
+}
+
+/// How `openat2` opens a file; as the kernel lays it out.
+#[repr(C)]
+struct OpenHow {
+    flags: u64,
+    mode: u64,
+    resolve: u64,
 }
 
 /// A request about an interface; as the kernel lays it out.
@@ -81,7 +89,7 @@ pub(super) fn settle(order: &Order<'_>) -> Result<(), i32> {
 /// Enters the working directory, checks where that is, and gives up what is to be given up.
 pub(super) fn enter(order: &Order<'_>) -> Result<(), Failure> {
     let fence = &order.program.fence;
-    enter_one(order.program.cwd.as_deref(), &fence.roots, 0)?;
+    enter_one(order.program.cwd.as_deref(), fence, 0)?;
     if fence.no_new_privileges {
         let option = libc::PR_SET_NO_NEW_PRIVS as usize;
         call(libc::SYS_prctl, [option, 1, 0, 0]).map_err(not_put_up)?;
@@ -135,7 +143,7 @@ fn allow_below(order: &Order<'_>, ruleset: usize) -> Result<(), Failure> {
     let here = open(c".").map_err(not_put_up)?;
     allow(ruleset, here, rights).map_err(not_put_up)?;
     for (n, path) in fence.writable.iter().enumerate() {
-        enter_one(Some(path), &fence.roots, n + 1)?;
+        enter_one(Some(path), fence, n + 1)?;
         let there = open(c".").map_err(not_put_up)?;
         allow(ruleset, there, rights).map_err(not_put_up)?;
         call(libc::SYS_close, [there, 0, 0, 0]).map_err(not_put_up)?;
@@ -145,13 +153,25 @@ fn allow_below(order: &Order<'_>, ruleset: usize) -> Result<(), Failure> {
 
 /// Enters a directory, if there is one to enter, and asks the kernel where that is. `candidate` is
 /// what a failure speaks of.
-fn enter_one(path: Option<&CStr>, roots: &[CString], candidate: usize) -> Result<(), Failure> {
+fn enter_one(path: Option<&CStr>, fence: &Fence, candidate: usize) -> Result<(), Failure> {
     let failure = |step, errno| Failure { step, errno, candidate };
-    if let Some(path) = path {
-        let path = path.as_ptr() as usize;
-        call(libc::SYS_chdir, [path, 0, 0, 0]).map_err(|errno| failure(Step::Directory, errno))?;
+    match path {
+        // What is entered becomes writable, so a link that another command has put there must not
+        // choose it.
+        Some(path) if fence.files == Files::WorkspaceWrite => {
+            change_directory_without_links(path).map_err(|errno| match errno {
+                libc::ELOOP => failure(Step::Link, errno),
+                errno => failure(Step::Directory, errno),
+            })?;
+        }
+        Some(path) => {
+            let path = path.as_ptr() as usize;
+            let entered = call(libc::SYS_chdir, [path, 0, 0, 0]);
+            entered.map_err(|errno| failure(Step::Directory, errno))?;
+        }
+        None => {}
     }
-    if roots.is_empty() {
+    if fence.roots.is_empty() {
         return Ok(());
     }
     let mut place = [0_u8; LONGEST];
@@ -159,8 +179,19 @@ fn enter_one(path: Option<&CStr>, roots: &[CString], candidate: usize) -> Result
     let length = call(libc::SYS_getcwd, buffer).map_err(|errno| failure(Step::Directory, errno))?;
     // Without its NUL. A place that cannot be reached from the root does not begin with a slash.
     let place = place.get(..length.saturating_sub(1)).unwrap_or_default();
-    let inside = roots.iter().any(|root| is_within(place, root.to_bytes()));
+    let inside = fence.roots.iter().any(|root| is_within(place, root.to_bytes()));
     if inside { Ok(()) } else { Err(failure(Step::Outside, libc::EACCES)) }
+}
+
+/// Enters a directory; ELOOP if its path has a symbolic link anywhere.
+fn change_directory_without_links(path: &CStr) -> Result<(), i32> {
+    let flags = (libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC) as u64;
+    let how = OpenHow { flags, mode: 0, resolve: libc::RESOLVE_NO_SYMLINKS };
+    let (how, size) = ((&raw const how) as usize, size_of_val(&how));
+    let at = libc::AT_FDCWD as usize;
+    let directory = call(libc::SYS_openat2, [at, path.as_ptr() as usize, how, size])?;
+    call(libc::SYS_fchdir, [directory, 0, 0, 0])?;
+    call(libc::SYS_close, [directory, 0, 0, 0]).map(drop)
 }
 
 /// Whether a real path is a directory or lies below it.
