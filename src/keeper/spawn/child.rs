@@ -6,6 +6,7 @@
 
 mod capabilities;
 mod confine;
+mod seccomp;
 
 use std::ffi::{CStr, c_int, c_long};
 use std::os::fd::RawFd;
@@ -121,6 +122,7 @@ pub(super) fn run(order: &Order<'_>) -> Failure {
         .and_then(|()| become_user(order.program).map_err(errno(of_user(order))))
         .and_then(|()| follow_keeper(order).map_err(errno(Step::Clone)))
         .and_then(|()| confine::enter(order))
+        .and_then(|()| seccomp::install(&order.program.fence).map_err(errno(Step::Confine)))
         .and_then(|()| limit_files(order).map_err(errno(Step::Limit)))
         .and_then(|()| unblock_signals().map_err(errno(Step::Exec)));
     match prepared {

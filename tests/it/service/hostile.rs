@@ -12,6 +12,7 @@ mod memory;
 mod orphans;
 mod patterns;
 mod sandbox_escape;
+mod sandbox_limits;
 mod sandbox_links;
 mod sandbox_reach;
 mod state_directory;
