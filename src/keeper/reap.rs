@@ -5,6 +5,9 @@
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::process::{Status, Usage};
 
@@ -48,6 +51,21 @@ pub(super) fn is_reapable(pid: i32) -> bool {
     let found = waitid(libc::P_PID, pid.cast_unsigned(), options);
     // SAFETY: waitid filled in a SIGCHLD siginfo, or left the pid 0.
     found.is_ok_and(|(info, _)| unsafe { info.si_pid() } == pid)
+}
+
+/// How long a child that was killed is waited for to be over.
+const KILLED_TIMEOUT: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// Whether a child was ended by SIGKILL. Waits a moment for one that is being killed.
+pub(super) fn is_killed(pid: i32, pidfd: &OwnedFd) -> bool {
+    let _ = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&KILLED_TIMEOUT));
+    let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    let found = waitid(libc::P_PID, pid.cast_unsigned(), options);
+    found.is_ok_and(|(info, _)| {
+        // SAFETY: waitid filled in a SIGCHLD siginfo, or left the pid 0.
+        let (found, status) = unsafe { (info.si_pid(), info.si_status()) };
+        found == pid && info.si_code == libc::CLD_KILLED && status == libc::SIGKILL
+    })
 }
 
 /// Waits for a child that is about to exit without having become a program.

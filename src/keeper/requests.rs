@@ -191,7 +191,7 @@ impl Keeper {
                 Ok(child) => return Ok(Begun { child, leaf: Some(leaf), confined }),
                 Err(failure) => {
                     if !failure.is_about_the_cgroup() {
-                        cgroups.give_back(leaf, true);
+                        cgroups.give_back(leaf, !failure.is_timeout());
                         return Err(program.explain(failure));
                     }
                     cgroups.discard(leaf);

@@ -16,6 +16,7 @@ use std::ffi::{CString, c_char};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr;
+use std::time::{Duration, Instant};
 
 use rustix::io::{DupFlags, Errno};
 use rustix::process::{PidfdFlags, Resource, getpid, getrlimit, pidfd_open, setrlimit};
@@ -34,6 +35,14 @@ pub(super) const COOKIE: &[u8] = b"PROCYARD_ID";
 /// given another environment.
 pub(super) const OUTPUT: &[u8] = b"PROCYARD_OUTPUT";
 
+/// How long a child may take until its exec, while the keeper waits: a process, the server, and a
+/// process within [`SLOW_PERIOD`] of one that took too long. Most take a millisecond; the last is
+/// for a client that keeps starting what cannot be executed in time.
+const EXEC_TIMEOUT: Duration = Duration::from_secs(2);
+const SERVER_EXEC_TIMEOUT: Duration = Duration::from_secs(30);
+const SLOW_PERIOD_EXEC_TIMEOUT: Duration = Duration::from_millis(250);
+const SLOW_PERIOD: Duration = Duration::from_secs(60);
+
 /// Starts processes, one at a time.
 pub(super) struct Spawner {
     stack: clone::Stack,
@@ -47,6 +56,8 @@ pub(super) struct Spawner {
     /// What the soft limit of descriptors was before the keeper raised its own.
     descriptors: (u64, u64),
     oom_scores: OomScores,
+    /// When a process last took too long to exec.
+    last_timeout: Option<Instant>,
 }
 
 /// A process that was just started.
@@ -83,6 +94,7 @@ impl Spawner {
             host: Host::default(),
             descriptors: (soft, hard),
             oom_scores,
+            last_timeout: None,
         })
     }
 
@@ -170,8 +182,22 @@ impl Spawner {
             host: &self.host,
             descriptors: self.descriptors,
             oom_score: scores.as_deref(),
+            exec_timeout: self.exec_timeout(plan),
         };
-        clone::start(&mut self.stack, cgroup, &order)
+        let started = clone::start(&mut self.stack, cgroup, &order);
+        if started.as_ref().is_err_and(Failure::is_timeout) {
+            tracing::warn!("killed a process that took too long to execute its program");
+            self.last_timeout = Some(Instant::now());
+        }
+        started
+    }
+
+    fn exec_timeout(&self, plan: &Plan<'_>) -> Duration {
+        match self.last_timeout {
+            _ if !plan.die_with_keeper => SERVER_EXEC_TIMEOUT,
+            Some(last) if last.elapsed() < SLOW_PERIOD => SLOW_PERIOD_EXEC_TIMEOUT,
+            _ => EXEC_TIMEOUT,
+        }
     }
 }
 

@@ -10,6 +10,7 @@ mod seccomp;
 
 use std::ffi::{CStr, c_int, c_long};
 use std::os::fd::RawFd;
+use std::time::Duration;
 
 use super::Program;
 use super::fence::Host;
@@ -27,6 +28,8 @@ pub(super) struct Order<'a> {
     pub(super) descriptors: (u64, u64),
     /// The OOM score that the child gets where no other was asked for, if not the keeper's own.
     pub(super) oom_score: Option<&'a CStr>,
+    /// How long the child may take until its exec.
+    pub(super) exec_timeout: Duration,
 }
 
 /// What becomes of descriptors.
@@ -93,8 +96,17 @@ pub(in crate::keeper) struct Failure {
 impl Failure {
     pub(super) const NONE: Failure = Failure { step: Step::Exec, errno: 0, candidate: 0 };
 
+    /// The child was killed because it did not exec in time.
+    pub(super) const TIMED_OUT: Failure =
+        Failure { step: Step::Exec, errno: libc::ETIME, candidate: 0 };
+
     pub(super) fn of_descriptors(errno: rustix::io::Errno) -> Failure {
         Failure { step: Step::Descriptors, errno: errno.raw_os_error(), candidate: 0 }
+    }
+
+    /// The child may still be there for a while, in its cgroup.
+    pub(in crate::keeper) fn is_timeout(&self) -> bool {
+        matches!(self.step, Step::Exec) && self.errno == libc::ETIME
     }
 
     /// The clone failed for none of the reasons that it could have failed for without a cgroup.
@@ -107,8 +119,9 @@ impl Failure {
 /// Does all that the order says, and execs. Returns only if something failed.
 pub(super) fn run(order: &Order<'_>) -> Failure {
     let errno = |step| move |errno| Failure { step, errno, candidate: 0 };
-    let prepared = confine::join(order)
-        .map_err(errno(Step::Confine))
+    let prepared = set_exec_timer(order.exec_timeout)
+        .map_err(errno(Step::Clone))
+        .and_then(|()| confine::join(order).map_err(errno(Step::Confine)))
         .and_then(|()| take_descriptors(order.plan).map_err(errno(Step::Descriptors)))
         .and_then(|()| take_session(order.plan).map_err(errno(Step::Session)))
         // Before the limits, which may forbid to open one more file.
@@ -143,6 +156,27 @@ fn call5(number: c_long, args: [usize; 5]) -> Result<usize, i32> {
     let result = unsafe { libc::syscall(number, a, b, c, d, e) };
     // SAFETY: this thread's errno, which the suspended keeper does not read.
     if result == -1 { Err(unsafe { *libc::__errno_location() }) } else { Ok(result as usize) }
+}
+
+/// Has the kernel kill this child unless it execs in time. The keeper is suspended until then, and
+/// others decide how long an exec takes: by a lease on the program's file, a mount that hangs or a
+/// SIGSTOP. An exec removes the timer.
+fn set_exec_timer(timeout: Duration) -> Result<(), i32> {
+    // SAFETY: plain data, for which zero is valid.
+    let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
+    event.sigev_signo = libc::SIGKILL;
+    event.sigev_notify = libc::SIGEV_SIGNAL;
+    let mut timer: c_int = 0;
+    let clock = libc::CLOCK_MONOTONIC as usize;
+    let (event, id) = ((&raw const event) as usize, (&raw mut timer) as usize);
+    call(libc::SYS_timer_create, [clock, event, id, 0])?;
+    let never = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let value = libc::timespec {
+        tv_sec: timeout.as_secs().cast_signed(),
+        tv_nsec: i64::from(timeout.subsec_nanos()),
+    };
+    let times = libc::itimerspec { it_interval: never, it_value: value };
+    call(libc::SYS_timer_settime, [timer as usize, 0, (&raw const times) as usize, 0]).map(drop)
 }
 
 /// A table of its own with nothing but the sources, then each at its place. The kernel copies

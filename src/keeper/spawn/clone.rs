@@ -7,11 +7,13 @@ use std::ffi::{c_int, c_void};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
+use std::time::Instant;
 
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 
 use super::Child;
 use super::child::{self, Failure, Order, Step};
+use crate::keeper::reap;
 
 const STACK: usize = 64 << 10;
 const GUARD: usize = 64 << 10;
@@ -62,7 +64,8 @@ extern "C" fn enter(shared: *mut c_void) -> c_int {
     unsafe { libc::_exit(127) }
 }
 
-/// Makes the child and returns when it has exec'd, or tells why it could not.
+/// Makes the child and returns when it has exec'd, or why it could not. Blocks for as long as the
+/// order allows an exec to take, or until the kernel can end a child that is killed then.
 pub(super) fn start(
     stack: &mut Stack,
     cgroup: Option<BorrowedFd<'_>>,
@@ -71,6 +74,7 @@ pub(super) fn start(
     let mut shared = Shared { order, failure: Failure::NONE };
     let argument: *mut c_void = ptr::from_mut(&mut shared).cast();
     let mut pidfd: c_int = -1;
+    let begin = Instant::now();
     let flags = FLAGS | order.host.with_users(order.program.fence.namespaces);
     let pid = match cgroup {
         // SAFETY: the stack is large enough for `child::run`, used by one child at a time, and
@@ -90,10 +94,14 @@ pub(super) fn start(
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
     // SAFETY: the child wrote through another path than this variable's name; it is over.
     let failure = unsafe { ptr::read_volatile(&raw const shared.failure) };
+    if failure.errno == 0 && begin.elapsed() >= order.exec_timeout && reap::is_killed(pid, &pidfd) {
+        // It is reaped as any orphan.
+        return Err(Failure::TIMED_OUT);
+    }
     if failure.errno == 0 {
         return Ok(Child { pid, pidfd });
     }
-    super::super::reap::discard(pid);
+    reap::discard(pid);
     Err(failure)
 }
 

@@ -15,6 +15,7 @@ mod sandbox_escape;
 mod sandbox_limits;
 mod sandbox_links;
 mod sandbox_reach;
+mod slow_exec;
 mod state_directory;
 mod unkillable;
 
