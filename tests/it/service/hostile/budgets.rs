@@ -79,10 +79,10 @@ async fn read_all(answer: Response<Streaming<pb::ReadResponse>>) -> usize {
     answer.chunks.iter().map(|chunk| chunk.data.len()).sum()
 }
 
-/// Bytes of memory that a process has.
+/// Bytes of memory that a process has allocated and used: not those of its program.
 fn resident(pid: i32) -> usize {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
 }
 
