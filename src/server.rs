@@ -215,6 +215,7 @@ async fn take_over(
         keeper: keeper.clone(),
         reports,
         held,
+        is_new: welcome.server_starts == 1,
         limits: welcome.limits,
         sandbox: welcome.sandbox,
     };

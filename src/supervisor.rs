@@ -125,6 +125,8 @@ pub struct FromKeeper {
     pub reports: Reports,
     /// What it holds.
     pub held: Vec<Adopted>,
+    /// It has started no server before this one.
+    pub is_new: bool,
     /// Which limits of whole trees it can enforce.
     pub limits: Enforceable,
     /// Which parts of a sandbox it can put up; none: it is too old to confine anyone.
@@ -213,7 +215,8 @@ impl Supervisor {
         workers: Arc<WorkerPool>,
     ) -> Whole {
         let Rules { keep, capacity, confinement } = rules;
-        let FromKeeper { keeper, reports, held, limits, sandbox } = from_keeper;
+        let FromKeeper { keeper, reports, held, is_new: is_new_keeper, limits, sandbox } =
+            from_keeper;
         let confiner = Arc::new(Confiner::new(confinement, sandbox));
         let Loaded { records, next_event, next_birth, tail, repaired, is_new, instance_id: _ } =
             loaded;
@@ -223,6 +226,7 @@ impl Supervisor {
         // What a database does not know that was made after it was started is not unknown.
         let made_at = is_new.then(|| now().wall / NANOS_PER_SECOND);
         state.repaired_at = repaired.map(|repaired| repaired.time).or(made_at);
+        state.is_new_keeper = is_new_keeper;
         let archives = Arc::new(Archives::new(state_dir));
         archives.trim_lost(keep).await;
         let queue = recover(&mut state, records, held, first_birth, &ground, &archives).await;

@@ -30,14 +30,16 @@ pub(super) enum Fate<T> {
     Pauses(Option<T>),
     /// The keeper has started it, which the record may not know yet.
     GoesOn(T),
-    /// It was running, and the keeper does not have it.
+    /// It was running or was to be started, and the keeper that was asked for it is gone.
     Lost,
 }
 
-/// Gives each record its fate. What no record knows comes last.
+/// Gives each record its fate. What no record knows comes last. `is_new_keeper`: all records are
+/// older than the keeper, so that it does not know which of them an earlier one has started.
 pub(super) fn reconcile<T>(
     records: Vec<Record>,
     found: Vec<Found<T>>,
+    is_new_keeper: bool,
 ) -> (Vec<(Record, Fate<T>)>, Vec<T>) {
     let mut strays = Vec::new();
     let mut held: HashMap<String, Vec<(u32, T)>> = HashMap::new();
@@ -70,6 +72,8 @@ pub(super) fn reconcile<T>(
             (Phase::Backoff { .. }, held) => {
                 Fate::Pauses(held.or_else(|| take(&|launch| launch == record.printing)))
             }
+            // Perhaps it ran: it is not run twice.
+            (Phase::Starting, None) if is_new_keeper => Fate::Lost,
             (Phase::Starting, None) => Fate::StartAgain(take(&|launch| launch < record.launch)),
             (Phase::Running(_) | Phase::Stopping { .. }, None) => Fate::Lost,
         };
@@ -93,7 +97,7 @@ mod tests {
     fn fate(phase: Phase, launch: Option<u32>) -> (Fate<u8>, Vec<u8>) {
         let found = launch.map(|launch| Found { id: "a".into(), launch, what: 1 });
         let record = Record { phase, ..record("a", 1) };
-        let (mut fates, strays) = reconcile(vec![record], found.into_iter().collect());
+        let (mut fates, strays) = reconcile(vec![record], found.into_iter().collect(), false);
         (fates.remove(0).1, strays)
     }
 
@@ -110,6 +114,13 @@ mod tests {
     fn what_the_keeper_does_not_hold_is_lost_or_starts_again() {
         assert_eq!(fate(Phase::Running(STARTED), None), (Fate::Lost, vec![]));
         assert_eq!(fate(Phase::Starting, None), (Fate::StartAgain(None), vec![]));
+    }
+
+    #[test]
+    fn start_that_an_earlier_keeper_was_asked_for_is_lost() {
+        let record = Record { phase: Phase::Starting, ..record("a", 1) };
+        let (fates, _) = reconcile(vec![record], Vec::<Found<u8>>::new(), true);
+        assert_eq!(fates[0].1, Fate::Lost);
     }
 
     #[test]
@@ -134,7 +145,7 @@ mod tests {
     fn of_several_earlier_launches_the_newest_counts() {
         let record = Record { launch: 3, ..record("a", 1) };
         let found = [1, 2].map(|launch| Found { id: "a".into(), launch, what: launch });
-        let (fates, strays) = reconcile(vec![record], found.into());
+        let (fates, strays) = reconcile(vec![record], found.into(), false);
         assert_eq!((&fates[0].1, strays), (&Fate::StartAgain(Some(2)), vec![1]));
     }
 
@@ -144,7 +155,7 @@ mod tests {
         for phase in [Phase::Backoff { last: last.clone(), until: 5 }, Phase::Exited(last)] {
             let record = Record { phase, launch: 4, printing: 2, ..record("a", 1) };
             let found = [2, 1].map(|launch| Found { id: "a".into(), launch, what: launch });
-            let (fates, strays) = reconcile(vec![record], found.into());
+            let (fates, strays) = reconcile(vec![record], found.into(), false);
             assert!(matches!(fates[0].1, Fate::Pauses(Some(2)) | Fate::Finished(Some(2))));
             assert_eq!(strays, [1]);
         }

@@ -153,6 +153,8 @@ pub(super) struct State {
     next_event: u64,
     /// When the store was last repaired, seconds since 1970, if it ever was.
     pub(super) repaired_at: Option<u64>,
+    /// No server was started by the keeper before this one.
+    pub(super) is_new_keeper: bool,
     shutting_down: bool,
     /// Nobody is admitted, as who has room is being found out.
     closed: bool,
@@ -180,6 +182,7 @@ impl State {
             next_birth,
             next_event,
             repaired_at: None,
+            is_new_keeper: false,
             shutting_down: false,
             closed: false,
             failing: None,

@@ -43,7 +43,7 @@ impl State {
             what: held,
         });
         let Left { mut outputs, saved } = left;
-        let (fates, strays) = reconcile(records, found.collect());
+        let (fates, strays) = reconcile(records, found.collect(), self.is_new_keeper);
         for (mut record, fate) in fates {
             let id = Arc::clone(&record.id);
             // After a boot the clock begins anew: what lies ahead of it was before.

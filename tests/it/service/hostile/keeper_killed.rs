@@ -92,3 +92,23 @@ async fn kill_keeper(change: fn(&mut Command)) {
     until("the server ends", || !alive(server)).await;
     assert!(theirs.0.iter().all(|pid| alive(*pid)), "another keeper's process was killed");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn command_that_kills_its_keeper_runs_once() {
+    let mut service = TestService::start();
+    let count = service.directory.path().join("count");
+    // The keeper dies before or after the server has recorded that the command runs.
+    for n in 1..=4 {
+        let mut client = service.client().await;
+        let line = format!("echo >>{}; kill -9 $PPID", count.display());
+        let id = format!("p{n}");
+        let _ = soon(client.start(run(&id, shell(&line)))).await;
+        service.begin_anew(|_| {});
+        let mut client = service.client().await;
+        // Not recorded at all, if the keeper was faster than the first commit.
+        if let Some(process) = list(&mut client).await.into_iter().find(|found| found.id == id) {
+            assert_eq!(exit(&process).cause(), pb::Cause::Lost);
+        }
+        assert_eq!(std::fs::read_to_string(&count).unwrap().lines().count(), n);
+    }
+}
