@@ -21,7 +21,6 @@ mod screen;
 pub mod service;
 mod sleep;
 mod status;
-mod streams;
 #[cfg(test)]
 mod tests;
 mod watch;

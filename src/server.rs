@@ -37,15 +37,15 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::watch;
 
+use crate::access::MAX_LARGE_REQUEST;
 use crate::failpoint::{self, Point};
-use crate::grpc::framework::MESSAGE_LIMIT;
 use crate::grpc::info::About;
 use crate::grpc::service::Service;
 use crate::keeper::{Leftovers, cgroup_memory_limit, lower_oom_score};
 use crate::keeper_client::{Keeper, Reports, Welcome};
 use crate::store::{Limits, Loaded, StateDir, Store};
 use crate::supervisor::{
-    CallerBudgets, FromKeeper, Rules, Stage, Supervisor, Whole, WorkerPool, enforceable_limits,
+    FromKeeper, Rules, Stage, Supervisor, Whole, WorkerPool, enforceable_limits,
 };
 use crate::telemetry::refusals;
 use ancestry::Ancestry;
@@ -167,10 +167,10 @@ async fn serve(
     let (supervisor, about) = take_over((&keeper, reports, &welcome), options, opened).await?;
     let stage = supervisor.stage();
     let credentials = Arc::new(Credentials::new(&options.access));
-    let service = Service::new(supervisor.clone(), about, options.rules.capacity.quotas);
-    let budgets = CallerBudgets::new(options.rules.capacity.quotas.each);
+    let service = Service::new(supervisor.clone(), about);
+    let quotas = options.rules.capacity.quotas;
     let services =
-        services::assemble(service, stage.clone(), Arc::clone(&credentials), budgets).await?;
+        services::assemble(service, stage.clone(), Arc::clone(&credentials), quotas).await?;
     let tls = options.access.tls.as_ref().map(Tls::new);
     let children = options.access.children.as_ref().map(|_| Ancestry::below(welcome.pid));
     let acceptor = Acceptor::new(listeners, tls, credentials, children)?;
@@ -232,7 +232,7 @@ fn about(welcome: &Welcome, options: &Options, loaded: &Loaded) -> About {
         kill_domain: welcome.kill_domain,
         limits: enforceable_limits(welcome.limits),
         sandbox: welcome.sandbox,
-        max_message_bytes: MESSAGE_LIMIT,
+        max_message_bytes: MAX_LARGE_REQUEST,
         max_finished: options.rules.keep.count,
         max_events: options.max_events,
         max_running: options.rules.capacity.all,

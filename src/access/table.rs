@@ -9,9 +9,31 @@ pub struct Call {
     pub name: &'static str,
     /// What it does to processes.
     pub does: Does,
-    /// Its answer is a stream, which has a bound of its own.
-    pub is_stream: bool,
+    /// How many messages go each way.
+    pub shape: Shape,
+    /// Bytes of a request message at most.
+    pub max_request: usize,
 }
+
+/// How many messages a call has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// One request and one answer.
+    Unary,
+    /// One request and a stream of answers.
+    ServerStream,
+    /// A stream of requests and a stream of answers.
+    BidiStream,
+}
+
+/// Bytes of a request message that brings a program or input: 1 MiB of either fits well.
+pub const MAX_LARGE_REQUEST: usize = 4 << 20;
+
+/// Bytes of any other request message.
+///
+/// The server decodes requests on its only thread, so a method gets no more than it needs. The largest
+/// that it needs is a selector whose texts and labels are all at their limits: 75 KiB.
+pub const MAX_REQUEST: usize = 128 << 10;
 
 /// What a call does to processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,30 +57,39 @@ impl Does {
 use Does::{Change, Look};
 
 const fn unary(name: &'static str, does: Does) -> Call {
-    Call { name, does, is_stream: false }
+    Call { name, does, shape: Shape::Unary, max_request: MAX_REQUEST }
 }
 
 const fn stream(name: &'static str, does: Does) -> Call {
-    Call { name, does, is_stream: true }
+    Call { shape: Shape::ServerStream, ..unary(name, does) }
 }
 
 impl Call {
+    const fn with_large_request(self) -> Call {
+        Call { max_request: MAX_LARGE_REQUEST, ..self }
+    }
+
+    /// Its answer is a stream, which has a bound of its own.
+    pub fn is_stream(self) -> bool {
+        self.shape != Shape::Unary
+    }
+
     /// All of them.
     pub const ALL: [Call; 17] = [
-        unary("Start", Change),
+        unary("Start", Change).with_large_request(),
         unary("Get", Look),
         unary("List", Look),
         unary("Read", Look),
         stream("Follow", Look),
         unary("Wait", Look),
-        unary("WriteStdin", Change),
+        unary("WriteStdin", Change).with_large_request(),
         unary("Resize", Change),
         unary("Signal", Change),
         unary("Kill", Change),
         unary("Run", Change),
         unary("Delete", Change),
         stream("Watch", Look),
-        stream("Attach", Change),
+        Call { shape: Shape::BidiStream, ..unary("Attach", Change).with_large_request() },
         unary("Screen", Look),
         stream("Sleep", Look),
         unary("GetServerInfo", Look),

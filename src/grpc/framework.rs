@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures_util::TryFutureExt;
 use futures_util::future::MapOk;
@@ -16,10 +17,6 @@ use tower::Service;
 
 /// The `domain` of every `ErrorInfo`.
 pub const DOMAIN: &str = "procyard";
-
-/// The largest request that is read. As large as what clients take by default; input of 1 MiB and
-/// a script of 1 MiB fit well.
-pub const MESSAGE_LIMIT: usize = 4 << 20;
 
 /// A status of the framework, with the code and the details that the contract has for it. Handlers
 /// need it for what the messages of a request stream fail with.
@@ -44,6 +41,23 @@ pub fn explain(status: Status) -> Status {
         Code::Unimplemented => with_reason(Code::Unimplemented, "UNSUPPORTED_ENCODING", said),
         code => with_reason(code, name(code), said),
     }
+}
+
+/// The status of a request message that is longer than its method takes.
+pub fn message_too_large(found: usize, limit: usize) -> Status {
+    // As tonic says it.
+    explain(Status::out_of_range(format!(
+        "Error, decoded message length too large: found {found} bytes, the limit is: {limit} bytes"
+    )))
+}
+
+/// The status of a request that has begun and of which nothing more came.
+pub fn request_timeout(after: Duration) -> Status {
+    let message = format!(
+        "the request is incomplete and no byte of it came for {} s; make the call again",
+        after.as_secs()
+    );
+    with_reason(Code::DeadlineExceeded, "REQUEST_TIMEOUT", &message)
 }
 
 fn not_a_request(why: String) -> Status {

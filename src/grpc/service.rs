@@ -13,22 +13,20 @@ use tonic::{Request, Response, Status};
 use super::audit::{Audit, Told};
 use super::from_proto::MayHaveRegex;
 use super::pb::process_service_server::ProcessService;
-use super::streams::{Streams, placed};
 use super::{attach, follow, info, input, lifecycle, output, pb, records, screen, sleep, watch};
 use crate::access::Caller;
-use crate::supervisor::{CallTicket, Error, Quotas, Stage, Supervisor, Whole};
+use crate::supervisor::{CallTicket, Error, Stage, Supervisor, Whole};
 
 /// The API over the supervisor.
 pub struct Service {
     whole: Whole,
     about: info::About,
-    streams: Streams,
 }
 
 impl Service {
-    /// The API over a supervisor, with so many streams.
-    pub fn new(whole: Whole, about: info::About, quotas: Quotas) -> Service {
-        Service { whole, about, streams: Streams::new(quotas) }
+    /// The API over a supervisor.
+    pub fn new(whole: Whole, about: info::About) -> Service {
+        Service { whole, about }
     }
 
     /// The supervisor for whoever sent a request, and what was sent. Nobody gets here without being
@@ -134,14 +132,11 @@ impl ProcessService for Service {
         let (supervisor, request) = self.enter(request)?;
         let audit = Audit::new(&supervisor, "Follow", &request.id);
         let mut audit = audit.only_if(request.ack_seq > 0);
-        let conversion = async {
-            let place = self.streams.enter(&supervisor.caller().name)?;
-            Ok((place, convert(&supervisor, request).await?))
-        };
-        let (place, order) = audit.convert(conversion).await?;
+        let conversion = async { Ok(convert(&supervisor, request).await?) };
+        let order = audit.convert(conversion).await?;
         let call = async {
             let followed = follow::follow(&supervisor, order).await?;
-            Ok(Response::new(placed(place, followed)))
+            Ok(Response::new(Box::pin(followed) as Self::FollowStream))
         };
         audit.of(call).await
     }
@@ -220,9 +215,8 @@ impl ProcessService for Service {
         request: Request<pb::WatchRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
         let (supervisor, request) = self.enter(request)?;
-        let order = request.try_into()?;
-        let place = self.streams.enter(&supervisor.caller().name)?;
-        Ok(Response::new(placed(place, watch::watch(&supervisor, order)?)))
+        let events = watch::watch(&supervisor, request.try_into()?)?;
+        Ok(Response::new(Box::pin(events)))
     }
 
     async fn attach(
@@ -230,8 +224,7 @@ impl ProcessService for Service {
         request: Request<tonic::Streaming<pb::AttachRequest>>,
     ) -> Result<Response<Self::AttachStream>, Status> {
         let (supervisor, messages) = self.enter(request)?;
-        let place = self.streams.enter(&supervisor.caller().name)?;
-        Ok(Response::new(placed(place, attach::attach(supervisor, messages))))
+        Ok(Response::new(Box::pin(attach::attach(supervisor, messages))))
     }
 
     async fn screen(
@@ -248,9 +241,8 @@ impl ProcessService for Service {
         request: Request<pb::SleepRequest>,
     ) -> Result<Response<Self::SleepStream>, Status> {
         let (supervisor, request) = self.enter(request)?;
-        let order = request.try_into()?;
-        let place = self.streams.enter(&supervisor.caller().name)?;
-        Ok(Response::new(placed(place, sleep::sleep(&supervisor, order))))
+        let sleep = sleep::sleep(&supervisor, request.try_into()?);
+        Ok(Response::new(Box::pin(sleep)))
     }
 
     async fn get_server_info(

@@ -53,9 +53,11 @@ const MAX_CONCURRENT_CALLS: u32 = 4096;
 /// h2 charges up to 256 bytes for each unread frame and ends the connection, with all its calls, when
 /// that exceeds half of the connection window. Attach calls whose input waits must not exhaust that by
 /// their smallest messages, of 8 bytes. A call's window holds 8,192 of them, the budget those of two calls.
+///
+/// A frame from a client has at most 16 KiB, which is HTTP/2's default and is not changed: h2 buffers a
+/// whole frame before it looks at it, also on connections without a caller.
 const STREAM_WINDOW: u32 = 64 << 10;
 const CONNECTION_WINDOW: u32 = 8 << 20;
-const MAX_FRAME_SIZE: u32 = 1 << 20;
 
 /// Bytes of one request's headers; they are a path and some metadata.
 const MAX_HEADER_BYTES: u32 = 16 << 10;
@@ -291,7 +293,6 @@ fn http(tasks: Tasks) -> Builder<Tasks> {
         .max_concurrent_streams(MAX_CONCURRENT_CALLS)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_frame_size(MAX_FRAME_SIZE)
         .max_header_list_size(MAX_HEADER_BYTES)
         .max_send_buf_size(MAX_SEND_BUFFER)
         .max_pending_accept_reset_streams(MAX_RESET_CALLS)

@@ -277,8 +277,8 @@ mod tests {
     use super::super::credentials::Access;
     use super::super::credentials::tests::open;
     use super::super::services::standard;
-    use super::super::services::tests::unlimited_budgets;
     use super::*;
+    use crate::supervisor::Quotas;
 
     /// An acceptor with so many places on its Unix socket, which serves health in a task.
     struct Served {
@@ -296,7 +296,7 @@ mod tests {
             let mut acceptor = Acceptor::new(vec![listener.into()], None, open(), None).unwrap();
             acceptor.unix = Connections::new(places);
             let routes =
-                standard(Routes::default(), open(), unlimited_budgets()).await.unwrap().routes;
+                standard(Routes::default(), open(), Quotas::default()).await.unwrap().routes;
             let (shutdown, asked) = oneshot::channel();
             let asked = async {
                 drop(asked.await);
@@ -388,7 +388,7 @@ mod tests {
         let mut acceptor =
             Acceptor::new(vec![unix.into(), tcp.into()], None, open(), None).unwrap();
         acceptor.unauthenticated_timeout = Duration::from_millis(50);
-        let routes = standard(Routes::default(), open(), unlimited_budgets()).await.unwrap().routes;
+        let routes = standard(Routes::default(), open(), Quotas::default()).await.unwrap().routes;
         let serving = tokio::spawn(acceptor.serve(routes, std::future::pending()));
         for _ in 0..2 {
             let mut stranger = TcpStream::connect(address).await.unwrap();
@@ -416,8 +416,8 @@ mod tests {
             Acceptor::new(vec![unix.into()], None, Arc::clone(&credentials), Some(ancestry))
                 .unwrap();
         acceptor.unauthenticated_timeout = Duration::from_millis(50);
-        let budgets = unlimited_budgets();
-        let routes = standard(Routes::default(), credentials, budgets).await.unwrap().routes;
+        let quotas = Quotas::default();
+        let routes = standard(Routes::default(), credentials, quotas).await.unwrap().routes;
         let serving = tokio::spawn(acceptor.serve(routes, std::future::pending()));
         let mut child = UnixStream::connect(&path).await.unwrap();
         child.write_all(&RECORDED.concat()[..24 + 45]).await.unwrap();

@@ -20,10 +20,11 @@ use super::call_budget::CallBudget;
 use super::calls::{Calls, Counted};
 use super::credentials::{Credentials, Gate};
 use super::health_limit::HealthLimit;
-use crate::grpc::framework::{Explained, MESSAGE_LIMIT};
+use crate::access::MAX_LARGE_REQUEST;
+use crate::grpc::framework::Explained;
 use crate::grpc::pb;
 use crate::grpc::pb::process_service_server::{ProcessService, ProcessServiceServer, SERVICE_NAME};
-use crate::supervisor::{CallerBudgets, Error, Stage};
+use crate::supervisor::{Error, Quotas, Stage};
 
 /// Bytes of a request for health: it is the name of a service.
 pub(super) const MAX_HEALTH_REQUEST: usize = 4 << 10;
@@ -60,24 +61,24 @@ pub(super) async fn assemble<P: ProcessService>(
     process: P,
     stage: watch::Receiver<Stage>,
     credentials: Arc<Credentials>,
-    budgets: CallerBudgets,
+    quotas: Quotas,
 ) -> Result<Services, ReflectionError> {
-    // Requests have a bound, answers none: views bound those, and an answer that is made and not
-    // sent leaves its client with nothing to do about it.
-    let process = ProcessServiceServer::new(process).max_decoding_message_size(MESSAGE_LIMIT);
+    // Requests have a bound (`call_budget`; this one is that of the largest), answers none: views bound
+    // those, and an answer that is made and not sent leaves its client with nothing to do about it.
+    let process = ProcessServiceServer::new(process).max_decoding_message_size(MAX_LARGE_REQUEST);
     let refused = move |request| match stage.borrow().is_retirement() {
         true => Err(Error::ShuttingDown.into()),
         false => Ok(request),
     };
     let routes = Routes::new(InterceptedService::new(process, refused));
-    standard(routes, credentials, budgets).await
+    standard(routes, credentials, quotas).await
 }
 
 /// Adds the standard services, and wraps them all.
 pub(super) async fn standard(
     routes: Routes,
     credentials: Arc<Credentials>,
-    budgets: CallerBudgets,
+    quotas: Quotas,
 ) -> Result<Services, ReflectionError> {
     let (reporter, health) = health_reporter();
     reporter.set_service_status(SERVICE_NAME, ServingStatus::Serving).await;
@@ -89,7 +90,7 @@ pub(super) async fn standard(
         .prepare();
     let calls = Calls::new(&FILES);
     let guarded =
-        NoForeignPages(Gate::new(CallBudget::new(Explained(routes), budgets), credentials));
+        NoForeignPages(Gate::new(CallBudget::new(Explained(routes), quotas), credentials));
     let routes = GrpcWebLayer::new().layer(Counted::new(guarded, calls.clone()));
     Ok(Services { routes, health: Health(reporter), calls })
 }
@@ -145,7 +146,6 @@ pub(in crate::server) mod tests {
     use super::super::credentials::Peer;
     use super::super::credentials::tests::{open, unix};
     use super::*;
-    use crate::supervisor::Quota;
 
     /// One request, and the headers and all bytes and trailers of its answer.
     async fn ask(
@@ -174,12 +174,8 @@ pub(in crate::server) mod tests {
     const WEB: (Version, &str) = (Version::HTTP_11, "application/grpc-web+proto");
     const CHECK: &str = "/grpc.health.v1.Health/Check";
 
-    pub(in crate::server) fn unlimited_budgets() -> CallerBudgets {
-        CallerBudgets::new(Quota::default())
-    }
-
     async fn services() -> Services {
-        standard(Routes::default(), open(), unlimited_budgets()).await.unwrap()
+        standard(Routes::default(), open(), Quotas::default()).await.unwrap()
     }
 
     #[tokio::test]

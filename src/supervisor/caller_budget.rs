@@ -1,7 +1,7 @@
 //! What the calls of one caller may hold at a time: places, bytes for requests and answers, screens.
 //!
 //! Owns the counting. A call counts from its headers on until its answer was sent or its client has
-//! left; streams count by themselves (`grpc::streams`). Memory for a large answer is reserved before
+//! left; streams count by themselves (`server::call_budget`). Memory for a large answer is reserved before
 //! the answer is made, so that a client that does not read its answers holds no more than its
 //! caller's budget, and one answer more. A call that waits for room while it holds some could wait for
 //! others that do the same: one call of each caller may exceed the budget for that. Threads are shared by `worker_pool`, under the same names of callers.

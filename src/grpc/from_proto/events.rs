@@ -47,7 +47,7 @@ impl TryFrom<pb::WatchRequest> for WatchOrder {
             let selector = selector(problems, chosen);
             let kinds = words(problems, "kinds", kinds).into();
             let heartbeat = heartbeat(problems, heartbeat_interval)?;
-            Ok(WatchOrder { selector, since_event, kinds, replay_only, heartbeat })
+            Ok(WatchOrder { selector: selector?, since_event, kinds, replay_only, heartbeat })
         })
     }
 }
@@ -79,12 +79,13 @@ impl TryFrom<pb::SleepRequest> for SleepOrder {
             };
             let tick_interval = duration(problems, "tick_interval", tick_interval, &TICK);
             let description = description(problems, "description", text);
-            let wake_on = wake_on.map(|chosen| selector_at(problems, "wake_on", chosen));
+            let wake_on =
+                wake_on.map(|chosen| selector_at(problems, "wake_on", chosen)).transpose();
             Ok(SleepOrder {
                 duration: span?,
                 tick_interval: tick_interval?,
                 description: description?,
-                wake_on,
+                wake_on: wake_on?,
             })
         })
     }

@@ -98,11 +98,10 @@ impl TryFrom<pb::KillRequest> for KillOrder {
                     existing_id(problems, id).map(KillTarget::Id)
                 }
                 Some(pb::kill_request::Target::Selector(chosen)) => {
-                    let selector = selector(problems, Some(chosen));
-                    if selector == Selector::default() {
+                    if chosen == pb::Selector::default() {
                         problems.add("selector", "is empty: at least one field of it");
                     }
-                    Ok(KillTarget::Selector(selector))
+                    selector(problems, Some(chosen)).map(KillTarget::Selector)
                 }
                 None => Err(problems.add("target", "required: id or selector")),
             };

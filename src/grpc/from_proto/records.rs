@@ -1,7 +1,8 @@
 //! Requests of `records.proto`: Get, List, and which processes are meant.
 
 use super::problems::{Problems, Reported};
-use super::values::{existing_id, words};
+use super::spec::labels;
+use super::values::{existing_id, line, words};
 use crate::grpc::clip::quoted;
 use crate::grpc::pb;
 use crate::process::Selector;
@@ -51,18 +52,26 @@ impl TryFrom<pb::ListRequest> for ListOrder {
             let selector = selector(problems, chosen);
             let page_size = page_size(problems, size);
             let after = after(problems, &page_token);
-            Ok(ListOrder { selector, live_only, page_size: page_size?, after: after? })
+            Ok(ListOrder { selector: selector?, live_only, page_size: page_size?, after: after? })
         })
     }
 }
 
-/// The field `selector`. Texts are not looked at: one that no spec can have matches nothing.
-pub(super) fn selector(problems: &mut Problems, selector: Option<pb::Selector>) -> Selector {
+/// The field `selector`. Its texts and labels are such as a spec may have: an open Watch or Sleep keeps
+/// them.
+pub(super) fn selector(
+    problems: &mut Problems,
+    selector: Option<pb::Selector>,
+) -> Result<Selector, Reported> {
     selector_at(problems, "selector", selector.unwrap_or_default())
 }
 
 /// A selector in a field of another name.
-pub(super) fn selector_at(problems: &mut Problems, at: &str, selector: pb::Selector) -> Selector {
+pub(super) fn selector_at(
+    problems: &mut Problems,
+    at: &str,
+    selector: pb::Selector,
+) -> Result<Selector, Reported> {
     let pb::Selector {
         states,
         outcomes,
@@ -71,23 +80,34 @@ pub(super) fn selector_at(problems: &mut Problems, at: &str, selector: pb::Selec
         service,
         owner,
         workspace,
-        labels,
+        labels: pairs,
         mode,
         queue,
     } = selector;
+    let states = words(problems, &format!("{at}.states"), states);
+    let outcomes = words(problems, &format!("{at}.outcomes"), outcomes);
+    let mut text = |name, text| line(problems, format_args!("{at}.{name}"), text);
+    let reference = text("ref", r#ref);
+    let name = text("name", name);
+    let service = text("service", service);
+    let owner = text("owner", owner);
+    let workspace = text("workspace", workspace);
+    let queue = text("queue", queue);
+    let labels = labels(problems, &format!("{at}.labels"), pairs);
     let mode = if mode == pb::Mode::Unspecified as i32 { Vec::new() } else { vec![mode] };
-    Selector {
-        states: words(problems, &format!("{at}.states"), states),
-        outcomes: words(problems, &format!("{at}.outcomes"), outcomes),
-        reference: r#ref,
-        name,
-        service,
-        owner,
-        workspace,
-        labels: labels.into_iter().collect(),
-        queue,
-        mode: words(problems, &format!("{at}.mode"), mode).pop(),
-    }
+    let mode = words(problems, &format!("{at}.mode"), mode).pop();
+    Ok(Selector {
+        states,
+        outcomes,
+        reference: reference?,
+        name: name?,
+        service: service?,
+        owner: owner?,
+        workspace: workspace?,
+        labels,
+        queue: queue?,
+        mode,
+    })
 }
 
 fn page_size(problems: &mut Problems, size: u32) -> Result<usize, Reported> {
@@ -181,6 +201,55 @@ mod tests {
         };
         let order = list(|request| request.selector = Some(asked)).unwrap();
         assert_eq!(order.selector, meant);
+    }
+
+    #[test]
+    fn selector_has_the_limits_of_a_spec() {
+        let labels = |count| (0..count).map(|n| (format!("k{n}"), "ä".repeat(256))).collect();
+        let text = || "ä".repeat(256);
+        let largest = pb::Selector {
+            states: vec![3; 16],
+            r#ref: text(),
+            labels: labels(64),
+            ..Default::default()
+        };
+        assert!(list(|request| request.selector = Some(largest)).is_ok());
+        let text = || "ä".repeat(257);
+        let told = refused(list(|request| {
+            request.selector = Some(pb::Selector {
+                states: vec![3; 17],
+                outcomes: vec![1; 17],
+                r#ref: text(),
+                name: text(),
+                service: text(),
+                owner: text(),
+                workspace: "a\n".into(),
+                labels: labels(65),
+                mode: 0,
+                queue: text(),
+            });
+        }));
+        let long = "has 257 characters: at most 256";
+        assert_eq!(
+            told,
+            [
+                "selector.states: has 17 values: at most 16".to_owned(),
+                "selector.outcomes: has 17 values: at most 16".into(),
+                format!("selector.ref: {long}"),
+                format!("selector.name: {long}"),
+                format!("selector.service: {long}"),
+                format!("selector.owner: {long}"),
+                "selector.workspace: has the control character \\n".into(),
+                format!("selector.queue: {long}"),
+                "selector.labels: has 65 labels: at most 64".into(),
+            ]
+        );
+        let told = refused(list(|request| {
+            let labels = [("a b".into(), String::new()), ("k".into(), "x".repeat(257))].into();
+            request.selector = Some(pb::Selector { labels, ..Default::default() });
+        }));
+        assert!(told[0].starts_with("selector.labels[\"a b\"]: is no key"), "{told:?}");
+        assert!(told[1].starts_with("selector.labels[\"k\"]: has a value"), "{told:?}");
     }
 
     #[test]

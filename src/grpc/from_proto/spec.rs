@@ -70,7 +70,7 @@ pub(super) fn spec(problems: &mut Problems, spec: Option<pb::Spec>) -> Result<Sp
     let name = line(problems, "spec.name", name);
     let description = description(problems, "spec.description", text);
     let reference = line(problems, "spec.ref", r#ref);
-    let labels = labels(problems, pairs);
+    let labels = labels(problems, "spec.labels", pairs);
     let owner = line(problems, "spec.owner", owner);
     let workspace = line(problems, "spec.workspace", workspace);
     let mode = mode(problems, kind);
@@ -177,21 +177,27 @@ pub(super) fn description(
     Ok(first.to_owned())
 }
 
-fn labels(problems: &mut Problems, labels: HashMap<String, String>) -> BTreeMap<String, String> {
+/// Labels of a spec or a selector. Of too many none is looked at.
+pub(super) fn labels(
+    problems: &mut Problems,
+    field: &str,
+    labels: HashMap<String, String>,
+) -> BTreeMap<String, String> {
     if labels.len() > LABELS {
         let problem = format_args!("has {} labels: at most {LABELS}", labels.len());
-        problems.add("spec.labels", problem);
+        problems.add(field, problem);
+        return BTreeMap::new();
     }
     // Sorted before they are looked at: the same request is refused with the same words.
     let labels: BTreeMap<_, _> = labels.into_iter().collect();
     for (key, value) in &labels {
-        label(problems, key, value);
+        label(problems, field, key, value);
     }
     labels
 }
 
-fn label(problems: &mut Problems, key: &str, value: &str) {
-    let field = format_args!("spec.labels[{}]", quoted(key));
+fn label(problems: &mut Problems, field: &str, key: &str, value: &str) {
+    let field = format_args!("{field}[{}]", quoted(key));
     let allowed = |char: char| char.is_ascii_alphanumeric() || "._/-".contains(char);
     let begins = key.starts_with(|char: char| char.is_ascii_alphanumeric());
     if !begins || key.len() > KEY || !key.chars().all(allowed) {

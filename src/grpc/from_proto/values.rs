@@ -11,6 +11,9 @@ use crate::process::signal;
 /// Most characters of a name, a reference and the like.
 pub(super) const LINE: usize = 256;
 
+/// Most values of a repeated enum: more than any has words.
+const MAX_WORDS: usize = 16;
+
 /// A span of time that a field may have.
 pub(super) struct Span {
     least: Duration,
@@ -102,6 +105,11 @@ pub(super) fn heartbeat(
 
 /// Words of an enum, each once.
 pub(super) fn words<T: Word>(problems: &mut Problems, field: &str, numbers: Vec<i32>) -> Vec<T> {
+    if numbers.len() > MAX_WORDS {
+        let problem = format_args!("has {} values: at most {MAX_WORDS}", numbers.len());
+        problems.add(field, problem);
+        return Vec::new();
+    }
     let mut words = Vec::new();
     for (at, number) in numbers.into_iter().enumerate() {
         match T::known(number) {
@@ -181,6 +189,10 @@ mod tests {
                 "streams[2]: is 7: one of STREAM_STDOUT, STREAM_STDERR, STREAM_TERMINAL",
             ]
         );
+        let told = refused(Problems::collect(|problems| {
+            Ok(words::<Stream>(problems, "streams", vec![1; 17]))
+        }));
+        assert_eq!(told, ["streams: has 17 values: at most 16"]);
     }
 
     #[test]

@@ -3,18 +3,23 @@
 //! A client may send the beginning of a large message and then nothing: what has arrived stays in
 //! memory until the rest comes or the call ends. A message is charged until it is complete; from then
 //! on it is the handler's. While its caller has no room, nothing more is read, so that HTTP's flow control
-//! stops the client.
+//! stops the client. A message that is longer than its method takes is refused by its prefix, before the
+//! rest of it is read, and a request of which nothing more comes is ended.
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use futures_util::future::BoxFuture;
 use http_body::{Body as HttpBody, Frame, SizeHint};
+use tokio::time::{Sleep, sleep};
 use tonic::Status;
 use tonic::body::Body;
 
+use crate::access::{MAX_LARGE_REQUEST, Shape};
+use crate::grpc::framework::{message_too_large, request_timeout};
 use crate::supervisor::{CallTicket, Error};
 
 /// Length of the prefix of a gRPC message: a flag, and the length of the rest.
@@ -23,18 +28,41 @@ const PREFIX_BYTES: usize = 5;
 /// Bytes of a message that are not charged, as most messages have fewer.
 const FREE_BYTES: usize = 16 << 10;
 
-/// The same body, charged to the ticket.
-pub(super) fn charge(body: Body, ticket: &Arc<CallTicket>) -> Body {
+/// How long no byte of an incomplete request may come before its call is ended.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What the request of a call has to observe.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RequestLimits {
+    /// Bytes of a message.
+    max_message: usize,
+    /// How long no byte may come before the end; none: the request is a stream, which may be idle.
+    timeout: Option<Duration>,
+}
+
+impl RequestLimits {
+    pub(super) fn new(max_message: usize, shape: Shape) -> RequestLimits {
+        // What tonic takes at most it refuses by itself, after the messages that came before.
+        let max_message = if max_message < MAX_LARGE_REQUEST { max_message } else { usize::MAX };
+        let timeout = (shape != Shape::BidiStream).then_some(REQUEST_TIMEOUT);
+        RequestLimits { max_message, timeout }
+    }
+}
+
+/// The same body, charged to the ticket and within its limits.
+pub(super) fn charge(body: Body, ticket: &Arc<CallTicket>, limits: RequestLimits) -> Body {
     if body.is_end_stream() {
         return body;
     }
-    let (message, ticket) = (Message::default(), Arc::clone(ticket));
-    Body::new(ChargedRequest { body, message, ticket, charged: 0, waiting: None })
+    Body::new(ChargedRequest::new(body, Arc::clone(ticket), limits))
 }
 
 struct ChargedRequest {
     body: Body,
+    limits: RequestLimits,
     message: Message,
+    /// Runs while more of the request is waited for.
+    idle: Option<Pin<Box<Sleep>>>,
     ticket: Arc<CallTicket>,
     /// Bytes of the message that are charged.
     charged: usize,
@@ -43,6 +71,18 @@ struct ChargedRequest {
 }
 
 impl ChargedRequest {
+    fn new(body: Body, ticket: Arc<CallTicket>, limits: RequestLimits) -> ChargedRequest {
+        let (message, idle, waiting) = (Message::default(), None, None);
+        ChargedRequest { body, limits, message, idle, ticket, charged: 0, waiting }
+    }
+
+    /// Ready when no byte came for too long.
+    fn poll_timeout(&mut self, cx: &mut Context<'_>) -> Poll<Status> {
+        let Some(timeout) = self.limits.timeout else { return Poll::Pending };
+        let idle = self.idle.get_or_insert_with(|| Box::pin(sleep(timeout)));
+        idle.as_mut().poll(cx).map(|()| request_timeout(timeout))
+    }
+
     /// Changes the charge to what has arrived of the message. Returns whether that has to be waited for.
     fn recharge(&mut self, data: &Bytes) -> bool {
         let arrived = self.message.arrived();
@@ -77,14 +117,21 @@ impl HttpBody for ChargedRequest {
                 self.waiting = None;
                 return Poll::Ready(Some(held.map(|()| Frame::data(data)).map_err(Status::from)));
             }
-            let frame = match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
-                Some(Ok(frame)) => frame,
-                ended => return Poll::Ready(ended),
+            let frame = match Pin::new(&mut self.body).poll_frame(cx) {
+                Poll::Ready(Some(Ok(frame))) => frame,
+                Poll::Ready(ended) => return Poll::Ready(ended),
+                Poll::Pending => return self.poll_timeout(cx).map(|status| Some(Err(status))),
             };
             let Some(data) = frame.data_ref().cloned() else {
                 return Poll::Ready(Some(Ok(frame)));
             };
-            self.message.receive(&data);
+            if !data.is_empty() {
+                self.idle = None;
+            }
+            let limit = self.limits.max_message;
+            if let Err(TooLarge(found)) = self.message.receive(&data, limit) {
+                return Poll::Ready(Some(Err(message_too_large(found, limit))));
+            }
             if !self.recharge(&data) {
                 return Poll::Ready(Some(Ok(frame)));
             }
@@ -111,13 +158,17 @@ struct Message {
     missing: usize,
 }
 
+/// A message has so many bytes, which is more than it may have.
+#[derive(Debug, PartialEq, Eq)]
+struct TooLarge(usize);
+
 impl Message {
     /// Bytes of the message under way that have arrived; 0 when it is complete.
     fn arrived(&self) -> usize {
         self.arrived
     }
 
-    fn receive(&mut self, mut data: &[u8]) {
+    fn receive(&mut self, mut data: &[u8], limit: usize) -> Result<(), TooLarge> {
         while !data.is_empty() {
             if self.prefix_bytes < PREFIX_BYTES {
                 self.prefix[self.prefix_bytes] = data.get_u8();
@@ -125,6 +176,9 @@ impl Message {
                 if self.prefix_bytes == PREFIX_BYTES {
                     let [_, length @ ..] = self.prefix;
                     self.missing = u32::from_be_bytes(length) as usize;
+                    if self.missing > limit {
+                        return Err(TooLarge(self.missing));
+                    }
                 }
             }
             let taken = self.missing.min(data.len());
@@ -135,12 +189,16 @@ impl Message {
                 *self = Message::default();
             }
         }
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use futures_util::{FutureExt, StreamExt};
     use http_body_util::{BodyExt, StreamBody};
+    use tonic::Code;
+    use tonic_types::StatusExt;
 
     use super::*;
     use crate::supervisor::{CallerBudgets, Quota};
@@ -156,12 +214,12 @@ mod tests {
         for pieces in 1..all.len() {
             let mut found = Message::default();
             for piece in all.chunks(pieces) {
-                found.receive(piece);
+                found.receive(piece, 9).unwrap();
             }
             assert_eq!(found.arrived(), 0);
         }
         let mut found = Message::default();
-        found.receive(&all[..all.len() - 1]);
+        found.receive(&all[..all.len() - 1], 9).unwrap();
         assert_eq!(found.arrived(), 8);
     }
 
@@ -177,7 +235,8 @@ mod tests {
         let halves =
             [sent.slice(..half), sent.slice(half..)].map(|data| Ok::<_, Status>(Frame::data(data)));
         let stream = futures_util::stream::iter(halves);
-        let mut body = charge(Body::new(StreamBody::new(stream)), &ticket);
+        let limits = RequestLimits::new(length as usize, Shape::Unary);
+        let mut body = charge(Body::new(StreamBody::new(stream)), &ticket, limits);
         let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
         assert_eq!(first.len(), half);
         assert_eq!(ticket.held_bytes(), half - PREFIX_BYTES);
@@ -185,5 +244,52 @@ mod tests {
         assert_eq!([first, second].concat(), sent);
         assert_eq!(ticket.held_bytes(), 0);
         other.hold(2 << 20).await.unwrap();
+    }
+
+    #[test]
+    fn message_is_refused_by_its_prefix() {
+        let sent = [message(9), message(10)].concat();
+        let mut found = Message::default();
+        assert_eq!(found.receive(&sent[..14 + PREFIX_BYTES - 1], 9), Ok(()));
+        assert_eq!(found.receive(&sent[14 + PREFIX_BYTES - 1..][..1], 9), Err(TooLarge(10)));
+    }
+
+    /// A request of which these frames come, and then nothing, and its timeout.
+    fn stalled(frames: Vec<Bytes>, timeout: Option<Duration>) -> ChargedRequest {
+        let frames = frames.into_iter().map(|data| Ok::<_, Status>(Frame::data(data)));
+        let stream = futures_util::stream::iter(frames).chain(futures_util::stream::pending());
+        let ticket = CallerBudgets::new(Quota::default()).enter_call("a").unwrap();
+        let limits = RequestLimits { max_message: 9, timeout };
+        ChargedRequest::new(Body::new(StreamBody::new(stream)), Arc::new(ticket), limits)
+    }
+
+    #[tokio::test]
+    async fn request_of_which_nothing_comes_is_ended() {
+        for sent in [vec![], vec![Bytes::from(message(9)).slice(..8)], vec![message(9).into()]] {
+            let frames = sent.len();
+            let mut body = stalled(sent, Some(Duration::from_millis(1)));
+            for _ in 0..frames {
+                body.frame().await.unwrap().unwrap();
+            }
+            let status = body.frame().await.unwrap().unwrap_err();
+            assert_eq!(status.code(), Code::DeadlineExceeded);
+            assert_eq!(status.get_details_error_info().unwrap().reason, "REQUEST_TIMEOUT");
+        }
+    }
+
+    #[tokio::test]
+    async fn each_byte_restarts_the_timeout_and_streams_have_none() {
+        let sent = Bytes::from(message(9));
+        let frames = vec![sent.slice(..8), Bytes::new(), sent.slice(8..)];
+        let mut body = stalled(frames, Some(REQUEST_TIMEOUT));
+        let old = || Some(Box::pin(sleep(Duration::ZERO)));
+        for restarted in [true, false, true] {
+            body.idle = old();
+            body.frame().await.unwrap().unwrap();
+            assert_eq!(body.idle.is_none(), restarted);
+        }
+        assert!(body.frame().now_or_never().is_none() && body.idle.is_some());
+        let mut idle = stalled(vec![], RequestLimits::new(9, Shape::BidiStream).timeout);
+        assert!(idle.frame().now_or_never().is_none() && idle.idle.is_none());
     }
 }

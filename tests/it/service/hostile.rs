@@ -11,6 +11,7 @@ mod lost_store;
 mod memory;
 mod orphans;
 mod patterns;
+mod requests;
 mod sandbox_escape;
 mod sandbox_limits;
 mod sandbox_links;

@@ -1,47 +1,46 @@
-//! How many streams there are: of each caller, and of all.
+//! Counts open streams: of each caller, and of all.
 //!
-//! Owns the counting. A stream counts from the call on until it is over or its client has left.
+//! A stream counts from its headers on, before its request is complete, until its answer has ended or its
+//! client has left.
 
 use std::collections::HashMap;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-use tokio_stream::{Stream, StreamExt};
 
 use crate::supervisor::{Bound, Error, Quotas, Reached};
 
-/// The streams that are open.
-#[derive(Clone, Default)]
-pub(super) struct Streams {
+/// The streams that are open. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub(super) struct OpenStreams {
     quotas: Quotas,
-    open: Arc<Mutex<Open>>,
+    counts: Arc<Mutex<Counts>>,
 }
 
-#[derive(Default)]
-struct Open {
+#[derive(Debug, Default)]
+struct Counts {
     all: u64,
     /// Those of callers who have some.
     callers: HashMap<String, u64>,
 }
 
 /// A stream that is open, until this is dropped.
-pub(super) struct Place {
-    open: Arc<Mutex<Open>>,
+#[derive(Debug)]
+pub(super) struct StreamSlot {
+    counts: Arc<Mutex<Counts>>,
     caller: String,
 }
 
-fn lock(open: &Mutex<Open>) -> MutexGuard<'_, Open> {
-    open.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(counts: &Mutex<Counts>) -> MutexGuard<'_, Counts> {
+    counts.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Streams {
-    pub(super) fn new(quotas: Quotas) -> Streams {
-        Streams { quotas, ..Streams::default() }
+impl OpenStreams {
+    pub(super) fn new(quotas: Quotas) -> OpenStreams {
+        OpenStreams { quotas, ..OpenStreams::default() }
     }
 
-    /// A place for one more stream of a caller.
-    pub(super) fn enter(&self, caller: &str) -> Result<Place, Error> {
-        let mut open = lock(&self.open);
+    /// A slot for one more stream of a caller.
+    pub(super) fn enter(&self, caller: &str) -> Result<StreamSlot, Error> {
+        let mut open = lock(&self.counts);
         let own = open.callers.get(caller).copied().unwrap_or(0);
         for (quota, count, of_all) in
             [(self.quotas.each, own, false), (self.quotas.all, open.all, true)]
@@ -53,13 +52,13 @@ impl Streams {
         }
         open.all += 1;
         *open.callers.entry(caller.to_owned()).or_default() += 1;
-        Ok(Place { open: Arc::clone(&self.open), caller: caller.to_owned() })
+        Ok(StreamSlot { counts: Arc::clone(&self.counts), caller: caller.to_owned() })
     }
 }
 
-impl Drop for Place {
+impl Drop for StreamSlot {
     fn drop(&mut self) {
-        let mut open = lock(&self.open);
+        let mut open = lock(&self.counts);
         open.all -= 1;
         if let Some(count) = open.callers.get_mut(&self.caller) {
             *count -= 1;
@@ -70,29 +69,18 @@ impl Drop for Place {
     }
 }
 
-/// A stream that holds its place.
-pub(super) fn placed<T: Send + 'static>(
-    place: Place,
-    stream: impl Stream<Item = T> + Send + 'static,
-) -> Pin<Box<dyn Stream<Item = T> + Send>> {
-    Box::pin(stream.map(move |item| {
-        let _held = &place;
-        item
-    }))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::supervisor::Quota;
 
     #[test]
-    fn a_place_is_free_again_when_its_stream_is_over() {
+    fn slot_is_free_again_when_its_stream_is_over() {
         let some = |most| Quota { streams: Some(most), ..Quota::default() };
-        let streams = Streams::new(Quotas { each: some(2), all: some(3) });
-        let of_all = |result: Result<Place, Error>| match result {
+        let streams = OpenStreams::new(Quotas { each: some(2), all: some(3) });
+        let of_all = |result: Result<StreamSlot, Error>| match result {
             Err(Error::TooManyStreams(reached)) => reached.of_all,
-            _ => panic!("there was a place"),
+            other => panic!("{other:?}"),
         };
         let first = streams.enter("a").unwrap();
         let _second = streams.enter("a").unwrap();
@@ -102,6 +90,6 @@ mod tests {
         drop(first);
         drop(streams.enter("b").unwrap());
         streams.enter("a").unwrap();
-        assert_eq!(lock(&streams.open).callers.len(), 2);
+        assert_eq!(lock(&streams.counts).callers.len(), 2);
     }
 }
