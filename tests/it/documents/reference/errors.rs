@@ -13,7 +13,7 @@ use crate::documents::text_of;
 pub const TITLE: &str = "Errors";
 
 /// The codes that are used, as comments write them.
-const CODES: [&str; 10] = [
+const CODES: [&str; 11] = [
     "INVALID_ARGUMENT",
     "NOT_FOUND",
     "ALREADY_EXISTS",
@@ -23,6 +23,7 @@ const CODES: [&str; 10] = [
     "UNAUTHENTICATED",
     "RESOURCE_EXHAUSTED",
     "UNAVAILABLE",
+    "DEADLINE_EXCEEDED",
     "INTERNAL",
 ];
 /// The only error of its code.
