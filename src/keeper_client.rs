@@ -1,12 +1,13 @@
 //! The keeper as the server sees it: a handle with a verb for everything that can be asked.
 //!
-//! Owns the connection (`connection`) and the way to a process's output (`output`). Knows no
+//! Owns the connection (`connection`, `link`) and the way to a process's output (`output`). Knows no
 //! policy: it asks, and it tells what was answered and what was reported. Output never passes
 //! through here: the keeper's reports say how far a ring has grown, and whoever reads it reads
 //! the shared memory.
 
 mod connection;
 mod growth;
+mod link;
 mod output;
 
 use std::io;
@@ -21,9 +22,11 @@ use crate::process::{
 };
 use crate::protocol::{self, Version, pb};
 use connection::{Answered, Ask, Connection};
+use link::Link;
 use pb::to_keeper::Body;
 
 pub use growth::Growth;
+pub use link::Heartbeat;
 pub use output::{Follower, Output, Progress};
 
 /// Requests on their way to the connection. More callers than this wait for their place: each
@@ -36,6 +39,7 @@ pub struct Keeper {
     asks: mpsc::Sender<Ask>,
     version: Version,
     growth: Growth,
+    heartbeat: Heartbeat,
 }
 
 /// Why a request brought no answer to its question.
@@ -177,7 +181,9 @@ impl Keeper {
         let (asks, asked) = mpsc::channel(ASKS);
         let (reports, receiver) = mpsc::unbounded_channel();
         let growth = Growth::default();
-        tokio::spawn(Connection::new(stream, asked, reports, growth.clone()).run());
+        let link = Link::new(stream);
+        let heartbeat = link.heartbeat();
+        tokio::spawn(Connection::new(link, asked, reports, growth.clone()).run());
         let (version, welcome) = match hello(&asks, protocol::VERSION).await {
             // A keeper of the version before knows no newer one, and is told again.
             Err(KeeperError::Refused(newer @ Refused::Version(_))) => {
@@ -189,12 +195,17 @@ impl Keeper {
             answer => answer,
         }
         .map_err(io::Error::other)?;
-        Ok((Keeper { asks, version, growth }, Reports { receiver }, welcome))
+        Ok((Keeper { asks, version, growth, heartbeat }, Reports { receiver }, welcome))
     }
 
     /// How much output there was since this connection began.
     pub fn growth(&self) -> &Growth {
         &self.growth
+    }
+
+    /// What a busy server beats with.
+    pub fn heartbeat(&self) -> &Heartbeat {
+        &self.heartbeat
     }
 
     /// Says that clients are about to be let in. From then on the keeper expects beats.

@@ -173,7 +173,8 @@ async fn serve(
         services::assemble(service, stage.clone(), Arc::clone(&credentials), quotas).await?;
     let tls = options.access.tls.as_ref().map(Tls::new);
     let children = options.access.children.as_ref().map(|_| Ancestry::below(welcome.pid));
-    let acceptor = Acceptor::new(listeners, tls, credentials, children)?;
+    let heartbeat = keeper.heartbeat().clone();
+    let acceptor = Acceptor::new(listeners, tls, credentials, children, heartbeat)?;
     let measured = Measured {
         supervisor: supervisor.clone(),
         growth: keeper.growth().clone(),

@@ -9,16 +9,16 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use bytes::{Buf, BytesMut};
+use bytes::BytesMut;
 use tokio::io::Interest;
-use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::growth::{Counted, Growth};
+use super::link::Link;
 use super::{Adopted, Output, Progress, Report, Spawned, Welcome, Written};
 use crate::failpoint::{self, Point};
 use crate::process::{InputState, Refused, TreeSignal};
-use crate::protocol::{self, decode, encode, pb, socket};
+use crate::protocol::{self, decode, pb, socket};
 use crate::transcript::Ring;
 use pb::from_keeper::Body;
 use pb::reply::Result as Answer;
@@ -81,10 +81,9 @@ impl Then {
 }
 
 pub(super) struct Connection {
-    stream: UnixStream,
+    link: Arc<Link>,
     asks: mpsc::Receiver<Ask>,
     reports: mpsc::UnboundedSender<Report>,
-    outbox: BytesMut,
     inbox: BytesMut,
     /// Descriptors that came and were not announced yet.
     fds: VecDeque<OwnedFd>,
@@ -114,16 +113,15 @@ impl Known {
 
 impl Connection {
     pub(super) fn new(
-        stream: UnixStream,
+        link: Arc<Link>,
         asks: mpsc::Receiver<Ask>,
         reports: mpsc::UnboundedSender<Report>,
         growth: Growth,
     ) -> Connection {
         Connection {
-            stream,
+            link,
             asks,
             reports,
-            outbox: BytesMut::new(),
             inbox: BytesMut::new(),
             fds: VecDeque::new(),
             last_request: 0,
@@ -145,25 +143,25 @@ impl Connection {
     async fn serve(&mut self) -> io::Result<()> {
         loop {
             let mut interest = Interest::READABLE;
-            if !self.outbox.is_empty() {
+            if self.link.queued() > 0 {
                 interest |= Interest::WRITABLE;
             }
             tokio::select! {
-                ask = self.asks.recv(), if self.outbox.len() < CROWDED => {
+                ask = self.asks.recv(), if self.link.queued() < CROWDED => {
                     let Some(ask) = ask else { return Ok(()) };
                     self.ask(ask);
-                    while self.outbox.len() < CROWDED
+                    while self.link.queued() < CROWDED
                         && let Ok(ask) = self.asks.try_recv()
                     {
                         self.ask(ask);
                     }
-                    self.send()?;
+                    self.link.send()?;
                     failpoint::reach(Point::KeeperAsked);
                 }
-                ready = self.stream.ready(interest) => {
+                ready = self.link.stream.ready(interest) => {
                     let ready = ready?;
                     if ready.is_writable() {
-                        self.send()?;
+                        self.link.send()?;
                     }
                     if ready.is_readable() || ready.is_read_closed() {
                         self.receive()?;
@@ -176,28 +174,17 @@ impl Connection {
     fn ask(&mut self, Ask { mut message, answer }: Ask) {
         self.last_request += 1;
         message.request = self.last_request;
-        encode(&message, &mut self.outbox);
+        self.link.push(&message);
         let then = Then::of(message.body.as_ref());
         self.pending.insert(message.request, Pending { answer, then });
     }
 
-    fn send(&mut self) -> io::Result<()> {
-        while !self.outbox.is_empty() {
-            let (stream, outbox) = (&self.stream, &self.outbox);
-            match stream.try_io(Interest::WRITABLE, || socket::send(stream, outbox, &[])) {
-                Ok(sent) => self.outbox.advance(sent),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-
     fn receive(&mut self) -> io::Result<()> {
         loop {
-            let Connection { stream, inbox, fds, .. } = self;
+            let Connection { link, inbox, fds, .. } = self;
+            let stream = &link.stream;
             let received =
-                stream.try_io(Interest::READABLE, || socket::receive(&*stream, inbox, fds));
+                stream.try_io(Interest::READABLE, || socket::receive(stream, inbox, fds));
             match received {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(_) => {}

@@ -4,10 +4,12 @@
 //! way, how the server asks its client to leave. Each is served in a task of its own.
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Context;
 use std::time::Duration;
 
 use http::Request;
@@ -33,6 +35,7 @@ use super::services::HttpService;
 use super::socket::Socket;
 use super::tls::Tls;
 use crate::grpc::clip::clip;
+use crate::keeper_client::Heartbeat;
 use crate::telemetry::refusals;
 
 /// How long a TLS handshake may take, then the first bytes that tell the protocol, and over HTTP/1 a
@@ -122,8 +125,9 @@ impl ConnectionHandler {
         closing: watch::Receiver<Duration>,
         unauthenticated_timeout: Duration,
         tls: Option<Arc<Tls>>,
+        heartbeat: Heartbeat,
     ) -> ConnectionHandler {
-        let tasks = Tasks { alive };
+        let tasks = Tasks { alive, heartbeat };
         let http = http(tasks.clone());
         ConnectionHandler { http, tasks, service, closing, unauthenticated_timeout, tls }
     }
@@ -301,17 +305,25 @@ fn http(tasks: Tasks) -> Builder<Tasks> {
 }
 
 /// Starts tasks, for connections and for the calls on them. All have ended when the receiver of
-/// `alive` notices that no sender is left.
+/// `alive` notices that no sender is left. However many of them are ready to run, the keeper hears of the
+/// server: see [`pulse`](super::pulse).
 #[derive(Clone)]
 struct Tasks {
     alive: mpsc::Sender<Infallible>,
+    heartbeat: Heartbeat,
 }
 
 impl Tasks {
     fn spawn<F: Future<Output: Send> + Send + 'static>(&self, task: F) -> AbortHandle {
-        let alive = self.alive.clone();
+        let Tasks { alive, heartbeat } = self.clone();
         let spawned = tokio::spawn(async move {
-            task.await;
+            let mut task = pin!(task);
+            let turn = |cx: &mut Context<'_>| {
+                let polled = task.as_mut().poll(cx);
+                heartbeat.beat_if_overdue();
+                polled
+            };
+            poll_fn(turn).await;
             drop(alive);
         });
         spawned.abort_handle()

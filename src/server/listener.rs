@@ -29,6 +29,7 @@ use super::origin::Origin;
 use super::services::HttpService;
 use super::tls::Tls;
 use crate::access::Caller;
+use crate::keeper_client::Heartbeat;
 use crate::telemetry::refusals;
 use limits::{Admission, ConnectionLimits};
 
@@ -59,6 +60,7 @@ pub(super) struct Acceptor {
     tls: Option<Arc<Tls>>,
     credentials: Arc<Credentials>,
     children: Option<Ancestry>,
+    heartbeat: Heartbeat,
 }
 
 /// A listening socket.
@@ -70,12 +72,14 @@ pub(super) enum Listener {
 
 impl Acceptor {
     /// Takes listening sockets of Unix or TCP; `tls` is spoken on the latter, `children` tells which
-    /// clients of the former are descendants of the keeper. To be called on a tokio runtime.
+    /// clients of the former are descendants of the keeper; `heartbeat` beats while connections keep the
+    /// server busy. To be called on a tokio runtime.
     pub(super) fn new(
         sockets: Vec<OwnedFd>,
         tls: Option<Tls>,
         credentials: Arc<Credentials>,
         children: Option<Ancestry>,
+        heartbeat: Heartbeat,
     ) -> io::Result<Acceptor> {
         let listeners = sockets.into_iter().map(Listener::new).collect::<Result<_, _>>()?;
         // Half of the descriptors are for everything else.
@@ -89,6 +93,7 @@ impl Acceptor {
             tls: tls.map(Arc::new),
             credentials,
             children,
+            heartbeat,
         })
     }
 
@@ -100,11 +105,18 @@ impl Acceptor {
         service: HttpService,
         shutdown: impl Future<Output = Duration>,
     ) {
-        let Acceptor { listeners, unix, tcp, unauthenticated_timeout, tls, credentials, children } =
-            self;
+        let Acceptor { listeners, unix, tcp, unauthenticated_timeout, tls, .. } = self;
+        let Acceptor { credentials, children, heartbeat, .. } = self;
         let (alive, mut all_ended) = mpsc::channel(1);
         let (close, closing) = watch::channel(Duration::ZERO);
-        let handler = ConnectionHandler::new(alive, service, closing, unauthenticated_timeout, tls);
+        let handler = ConnectionHandler::new(
+            alive,
+            service,
+            closing,
+            unauthenticated_timeout,
+            tls,
+            heartbeat,
+        );
         // Tasks of their own, so that the runtime gives them turns as it does connections.
         let mut loops = JoinSet::new();
         for listener in listeners {
@@ -293,7 +305,9 @@ mod tests {
             let directory = tempfile::tempdir().unwrap();
             let path = directory.path().join("s");
             let listener = StdUnixListener::bind(&path).unwrap();
-            let mut acceptor = Acceptor::new(vec![listener.into()], None, open(), None).unwrap();
+            let mut acceptor =
+                Acceptor::new(vec![listener.into()], None, open(), None, Heartbeat::default())
+                    .unwrap();
             acceptor.unix = Connections::new(places);
             let routes =
                 standard(Routes::default(), open(), Quotas::default()).await.unwrap().routes;
@@ -386,7 +400,8 @@ mod tests {
         let tcp = StdTcpListener::bind("127.0.0.1:0").unwrap();
         let address = tcp.local_addr().unwrap();
         let mut acceptor =
-            Acceptor::new(vec![unix.into(), tcp.into()], None, open(), None).unwrap();
+            Acceptor::new(vec![unix.into(), tcp.into()], None, open(), None, Heartbeat::default())
+                .unwrap();
         acceptor.unauthenticated_timeout = Duration::from_millis(50);
         let routes = standard(Routes::default(), open(), Quotas::default()).await.unwrap().routes;
         let serving = tokio::spawn(acceptor.serve(routes, std::future::pending()));
@@ -412,9 +427,14 @@ mod tests {
         let credentials = Arc::new(Credentials::new(&Access { children, ..Access::default() }));
         // This process is a child of the process that stands for the keeper here.
         let ancestry = Ancestry::below(std::os::unix::process::parent_id());
-        let mut acceptor =
-            Acceptor::new(vec![unix.into()], None, Arc::clone(&credentials), Some(ancestry))
-                .unwrap();
+        let mut acceptor = Acceptor::new(
+            vec![unix.into()],
+            None,
+            Arc::clone(&credentials),
+            Some(ancestry),
+            Heartbeat::default(),
+        )
+        .unwrap();
         acceptor.unauthenticated_timeout = Duration::from_millis(50);
         let quotas = Quotas::default();
         let routes = standard(Routes::default(), credentials, quotas).await.unwrap().routes;
@@ -431,6 +451,6 @@ mod tests {
     async fn a_socket_of_another_kind_is_refused() {
         use rustix::net::{SocketType, socket};
         let netlink = socket(AddressFamily::NETLINK, SocketType::RAW, None).unwrap();
-        assert!(Acceptor::new(vec![netlink], None, open(), None).is_err());
+        assert!(Acceptor::new(vec![netlink], None, open(), None, Heartbeat::default()).is_err());
     }
 }

@@ -1,13 +1,20 @@
 //! Signs of life between server and keeper, and what health says of them.
 //!
 //! The only one that changes health. A keeper that answers no beat can start nothing and capture
-//! nothing: health says so until it answers again. Beats run in the same thread as everything
-//! that is served, so a server that hangs does not beat.
+//! nothing: health says so until it answers again.
+//!
+//! Everything that is served runs in one thread, so a server that hangs does not beat. A server that is busy
+//! is not one that hangs: the task here gets its turn after all others that are ready to run, which may be
+//! hundreds of thousands. So each turn of a connection's or call's task and of the supervisor ends with
+//! [`Heartbeat::beat_if_overdue`](crate::keeper_client::Heartbeat::beat_if_overdue), which sends a beat if
+//! the task here is late. Only a thread that is stuck in one turn, or stopped, stays silent.
 
 use std::pin::pin;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::sync::watch;
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::services::Health;
@@ -19,6 +26,10 @@ const BEAT: Duration = Duration::from_secs(2);
 /// How long the keeper may take to answer one. It answers within milliseconds unless the machine
 /// is in trouble.
 const ANSWER: Duration = Duration::from_secs(5);
+
+/// Turns of all tasks that an answer may take once it has come: the connection sends the request, reads the
+/// answer and hands it over. One to spare.
+const ANSWER_TURNS: usize = 4;
 
 /// Says that the server serves, then beats, until the supervisor stops: then health turns.
 pub(super) async fn run(keeper: Keeper, health: Health, mut stage: watch::Receiver<Stage>) {
@@ -50,6 +61,13 @@ async fn answered(
     let mut answer = pin!(answer);
     if let Ok(answered) = timeout(ANSWER, &mut answer).await {
         return answered;
+    }
+    // A busy server may not have read it yet.
+    for _ in 0..ANSWER_TURNS {
+        yield_now().await;
+        if let Some(answered) = answer.as_mut().now_or_never() {
+            return answered;
+        }
     }
     tracing::error!("the keeper does not answer");
     health.set_not_serving().await;

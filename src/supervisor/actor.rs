@@ -180,6 +180,7 @@ impl Actor {
             }
             self.tick();
             self.flush();
+            self.keeper.heartbeat().beat_if_overdue();
         }
     }
 
