@@ -4,7 +4,7 @@
 //! way, how the server asks its client to leave. Each is served in a task of its own.
 
 use std::convert::Infallible;
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -28,7 +28,7 @@ use tokio_rustls::rustls::Error as TlsError;
 
 use super::ancestry::Ancestry;
 use super::connection_auth::ConnectionAuth;
-use super::credentials::Peer;
+use super::credentials::{HEALTH, Peer};
 use super::listener::{CLOSE_GRACE, ConnectionSlot};
 use super::origin::Origin;
 use super::services::HttpService;
@@ -46,9 +46,9 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Calls of one connection at a time: a few for each of a thousand processes. A client that has more
-/// lets the rest wait.
-const MAX_CONCURRENT_CALLS: u32 = 4096;
+/// Calls of one connection at a time: one for each of a thousand processes. A client that has more opens
+/// another connection, or lets the rest wait.
+const MAX_CONCURRENT_CALLS: u32 = 1024;
 
 /// Data that may be under way from a client: they are requests, of 4 MiB at most. What is sent to a
 /// client is bounded by the windows that the client grants.
@@ -202,7 +202,19 @@ impl ConnectionHandler {
             called.send_replace(());
             request.extensions_mut().insert(peer.clone());
             request.extensions_mut().insert(of_request.clone());
-            service.call(request)
+            let (auth, is_health) = (of_request.clone(), is_health(request.uri().path()));
+            let answer = service.call(request);
+            async move {
+                if auth.is_refusal_limit_exceeded() {
+                    // The connection is about to be closed, which ends this call.
+                    return pending().await;
+                }
+                let answer = answer.await;
+                if !is_health {
+                    auth.count_answer();
+                }
+                answer
+            }
         });
         let quiet = async move {
             while let Ok(Ok(())) = timeout(GOAWAY_QUIET_PERIOD, calls.changed()).await {}
@@ -213,6 +225,7 @@ impl ConnectionHandler {
             tokio::select! {
                 _ = closing.changed() => *closing.borrow(),
                 () = auth.auth_deadline(unauthenticated_timeout) => CLOSE_GRACE,
+                () = auth.refusal_limit() => CLOSE_GRACE,
             }
         };
         let ended = tokio::select! {
@@ -242,6 +255,11 @@ impl ConnectionHandler {
             Err(_) => tracing::debug!("connection closed after its deadline"),
         }
     }
+}
+
+/// Whether a call is of the health service, which needs no credentials.
+fn is_health(path: &str) -> bool {
+    path.trim_start_matches('/').split_once('/').is_some_and(|(service, _)| service == HEALTH)
 }
 
 /// Gives the place of a connection back when its task ends or is aborted, though requests of it may

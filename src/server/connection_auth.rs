@@ -1,17 +1,23 @@
 //! Whether a connection has an authenticated caller, shared by the connection and its requests.
 //!
 //! Owns how long a connection without one may last: places are few, and a client without credentials
-//! could take them all. A client that watches health needs no credentials, and may stay.
+//! could take them all. A client that watches health needs no credentials, and may stay. Owns also how many
+//! calls may be refused on such a connection.
 
 use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::listener::ConnectionSlot;
 use crate::access::Caller;
+
+/// Calls that are refused on a connection without an authenticated caller before it is closed. A client that
+/// retries with a wrong token connects again.
+const MAX_REFUSED_CALLS: usize = 64;
 
 /// The authentication state of one connection. Travels with its requests.
 #[derive(Clone, Debug, Default)]
@@ -24,13 +30,15 @@ struct State {
     authenticated: AtomicBool,
     watches: AtomicUsize,
     health_calls: AtomicUsize,
+    refused_calls: AtomicUsize,
+    refusal_limit: Notify,
 }
 
 /// An open health Watch; it is over when this is dropped.
 #[derive(Debug)]
 pub(super) struct OpenWatch(ConnectionAuth);
 
-/// A health call without credentials; it is over when this is dropped.
+/// A health call; it is over when this is dropped.
 #[derive(Debug)]
 pub(super) struct OpenHealthCall(ConnectionAuth);
 
@@ -58,11 +66,32 @@ impl ConnectionAuth {
         OpenWatch(self.clone())
     }
 
-    /// Counts a health call without credentials, unless the connection has `max` of them.
+    /// Counts a health call, unless the connection has `max` of them.
     pub(super) fn open_health_call(&self, max: usize) -> Option<OpenHealthCall> {
         let call = OpenHealthCall(self.clone());
         let open = self.0.health_calls.fetch_add(1, Ordering::Relaxed);
         (open < max).then_some(call)
+    }
+
+    /// Counts a call, not of health, that is answered: without an authenticated caller it was refused.
+    pub(super) fn count_answer(&self) {
+        if self.0.authenticated.load(Ordering::Relaxed) {
+            return;
+        }
+        if self.0.refused_calls.fetch_add(1, Ordering::Relaxed) >= MAX_REFUSED_CALLS {
+            self.0.refusal_limit.notify_one();
+        }
+    }
+
+    /// Whether so many calls were refused that the connection is closed.
+    pub(super) fn is_refusal_limit_exceeded(&self) -> bool {
+        let refused = self.0.refused_calls.load(Ordering::Relaxed);
+        refused > MAX_REFUSED_CALLS && !self.0.authenticated.load(Ordering::Relaxed)
+    }
+
+    /// Returns when [`MAX_REFUSED_CALLS`] is exceeded.
+    pub(super) async fn refusal_limit(&self) {
+        self.0.refusal_limit.notified().await;
     }
 
     /// Returns when the connection has had no authenticated caller for this long, and no watch.
@@ -109,6 +138,25 @@ mod tests {
         auth.auth_deadline(short).await;
         auth.mark_authenticated(&Caller::admin("a"));
         assert!(timeout(long, auth.auth_deadline(short)).await.is_err());
+    }
+
+    #[test]
+    fn refused_calls_without_a_caller_are_bounded() {
+        let auth = ConnectionAuth::default();
+        for _ in 0..MAX_REFUSED_CALLS {
+            auth.count_answer();
+        }
+        assert!(!auth.is_refusal_limit_exceeded());
+        assert!(auth.refusal_limit().now_or_never().is_none());
+        auth.count_answer();
+        assert!(auth.is_refusal_limit_exceeded());
+        assert!(auth.refusal_limit().now_or_never().is_some());
+        let known = ConnectionAuth::default();
+        known.mark_authenticated(&Caller::admin("a"));
+        for _ in 0..=MAX_REFUSED_CALLS {
+            known.count_answer();
+        }
+        assert!(!known.is_refusal_limit_exceeded());
     }
 
     #[test]

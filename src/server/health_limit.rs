@@ -1,10 +1,10 @@
-//! Bounds health calls without credentials.
+//! Bounds health calls, of each origin without credentials and of each caller.
 //!
 //! A client that sends the headers of a request and never the rest must not keep others from asking:
 //! what kills a pod is a probe that gets no answer. So a request is read whole before anything serves it,
 //! and no call is refused because of another connection's calls: where there are too many, the oldest is
-//! ended for the newest, one of the origin that has the most. Unix sockets and loopback have bounds of
-//! their own. Calls with credentials are not counted here.
+//! ended for the newest, one of the origin or caller that has the most. Unix sockets and loopback have
+//! bounds of their own, and so have calls with credentials.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -25,18 +25,21 @@ use tonic::{Code, Status};
 use tower::Service;
 
 use super::connection_auth::{ConnectionAuth, OpenHealthCall, OpenWatch};
-use super::origin::{Origin, OriginQueue};
+use super::origin::{AgeQueue, Origin};
 use super::services::MAX_HEALTH_REQUEST;
 use crate::access::Caller;
 use crate::grpc::framework::with_reason;
 use crate::supervisor::{Bound, Error, Reached};
 
-/// Calls of one connection at a time, answers that its client does not read included. A client that
-/// has more is refused: that harms no other.
+/// Calls of one connection at a time, answers that its client does not read included; of a caller's
+/// connection more, as it may be the only one of many tasks. A client that has more is refused: that harms
+/// no other.
 const MAX_CALLS_PER_CONNECTION: usize = 8;
+const MAX_CALLS_PER_CALLERS_CONNECTION: usize = 64;
 
-/// Requests at a time that are not complete, and watches, of one origin and of all.
+/// Requests at a time that are not complete, and watches, of one origin, of one caller and of all.
 const MAX_CALLS_PER_ORIGIN: usize = 64;
+const MAX_CALLS_PER_CALLER: usize = 256;
 const MAX_CALLS: usize = 1024;
 
 /// How long a request may take to be complete. It is a name; clients send it with the headers.
@@ -45,12 +48,38 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes before a message that gRPC adds.
 const MESSAGE_PREFIX: usize = 5;
 
-/// The health service, within bounds for clients without credentials.
+/// The health service, within bounds.
 #[derive(Clone, Debug)]
 pub(super) struct HealthLimit<S> {
     inner: S,
     local: Calls,
     network: Calls,
+    callers: Calls,
+}
+
+/// The client that a call counts for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Client {
+    /// Without credentials.
+    Origin(Origin),
+    /// A caller, by its name.
+    Caller(String),
+}
+
+impl Client {
+    fn max_calls(&self) -> usize {
+        match self {
+            Client::Origin(_) => MAX_CALLS_PER_ORIGIN,
+            Client::Caller(_) => MAX_CALLS_PER_CALLER,
+        }
+    }
+
+    fn max_calls_per_connection(&self) -> usize {
+        match self {
+            Client::Origin(_) => MAX_CALLS_PER_CONNECTION,
+            Client::Caller(_) => MAX_CALLS_PER_CALLERS_CONNECTION,
+        }
+    }
 }
 
 /// The calls of clients that compete with each other.
@@ -63,7 +92,18 @@ struct Calls {
 
 impl<S> HealthLimit<S> {
     pub(super) fn new(inner: S) -> HealthLimit<S> {
-        HealthLimit { inner, local: Calls::default(), network: Calls::default() }
+        let [local, network, callers] = Default::default();
+        HealthLimit { inner, local, network, callers }
+    }
+
+    /// The client of a request, and the calls that compete with it.
+    fn client_of(&self, request: &Request<Body>) -> (Client, &Calls) {
+        if let Some(caller) = request.extensions().get::<Arc<Caller>>() {
+            return (Client::Caller(caller.name.clone()), &self.callers);
+        }
+        let origin = request.extensions().get().map_or(Origin::User(None), Origin::of);
+        let calls = if origin.is_local() { &self.local } else { &self.network };
+        (Client::Origin(origin), calls)
     }
 }
 
@@ -91,33 +131,29 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        if request.extensions().get::<Arc<Caller>>().is_some() {
-            return Box::pin(self.inner.call(request));
-        }
-        let origin = request.extensions().get().map_or(Origin::User(None), Origin::of);
-        let calls = if origin.is_local() { &self.local } else { &self.network };
-        let answer = limited(self.inner.clone(), calls.clone(), origin, request);
+        let (client, calls) = self.client_of(&request);
+        let answer = limited(self.inner.clone(), calls.clone(), client, request);
         Box::pin(async { Ok(answer.await.unwrap_or_else(|refused| refused.into_http())) })
     }
 }
 
-/// Answers a call without credentials.
+/// Answers a call.
 async fn limited<S>(
     mut inner: S,
     calls: Calls,
-    origin: Origin,
+    client: Client,
     request: Request<Body>,
 ) -> Result<Response<Body>, Status>
 where
     S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
 {
     let connection = request.extensions().get::<ConnectionAuth>().cloned().unwrap_or_default();
-    let open_call = connection.open_health_call(MAX_CALLS_PER_CONNECTION);
-    let open_call = open_call.ok_or_else(|| too_many(MAX_CALLS_PER_CONNECTION))?;
+    let max_calls = client.max_calls_per_connection();
+    let open_call = connection.open_health_call(max_calls).ok_or_else(|| too_many(max_calls))?;
     let watches = request.uri().path().ends_with("/Watch");
-    let request = complete(calls.incomplete.enter(origin), request).await?;
+    let request = complete(calls.incomplete.enter(client.clone()), request).await?;
     let (slot, open_watch) = match watches {
-        true => (Some(calls.watches.enter(origin)), Some(connection.open_watch())),
+        true => (Some(calls.watches.enter(client)), Some(connection.open_watch())),
         false => (None, None),
     };
     let Ok(answer) = inner.call(request).await;
@@ -131,7 +167,7 @@ async fn complete(mut slot: Slot, request: Request<Body>) -> Result<Request<Body
     let body = Limited::new(body, MAX_HEALTH_REQUEST + MESSAGE_PREFIX).collect();
     let read = tokio::select! {
         read = timeout(REQUEST_TIMEOUT, body) => read,
-        () = slot.evicted() => return Err(too_many(MAX_CALLS_PER_ORIGIN)),
+        () = slot.evicted() => return Err(too_many(slot.max_calls)),
     };
     let late = "the request was not complete in time";
     let read = read.map_err(|_| with_reason(Code::DeadlineExceeded, "DEADLINE_EXCEEDED", late))?;
@@ -155,7 +191,7 @@ struct Slots(Arc<Mutex<SlotQueue>>);
 struct SlotQueue {
     last_id: u64,
     /// A call is ended by dropping what is here.
-    calls: OriginQueue<oneshot::Sender<Infallible>>,
+    calls: AgeQueue<Client, oneshot::Sender<Infallible>>,
 }
 
 /// The place of a call.
@@ -163,14 +199,17 @@ struct SlotQueue {
 struct Slot {
     slots: Slots,
     id: u64,
+    /// Of its client.
+    max_calls: usize,
     evicted: oneshot::Receiver<Infallible>,
 }
 
 impl Slots {
-    fn enter(&self, origin: Origin) -> Slot {
+    fn enter(&self, client: Client) -> Slot {
         let mut queue = self.lock();
-        let oldest = match queue.calls.count_of(&origin) >= MAX_CALLS_PER_ORIGIN {
-            true => queue.calls.oldest_of(&origin),
+        let max_calls = client.max_calls();
+        let oldest = match queue.calls.count_of(&client) >= max_calls {
+            true => queue.calls.oldest_of(&client),
             false if queue.calls.len() >= MAX_CALLS => queue.calls.oldest_of_heaviest(),
             false => None,
         };
@@ -179,8 +218,8 @@ impl Slots {
         }
         queue.last_id += 1;
         let (id, (sender, evicted)) = (queue.last_id, oneshot::channel());
-        queue.calls.insert(id, origin, sender);
-        Slot { slots: self.clone(), id, evicted }
+        queue.calls.insert(id, client, sender);
+        Slot { slots: self.clone(), id, max_calls, evicted }
     }
 
     fn lock(&self) -> MutexGuard<'_, SlotQueue> {
@@ -222,10 +261,9 @@ impl HttpBody for LimitedAnswer {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        if self.slot.as_mut().is_some_and(|slot| slot.poll_evicted(cx).is_ready()) {
-            self.slot = None;
+        if let Some(slot) = self.slot.take_if(|slot| slot.poll_evicted(cx).is_ready()) {
             self.body = Body::default();
-            return Poll::Ready(Some(Err(too_many(MAX_CALLS_PER_ORIGIN))));
+            return Poll::Ready(Some(Err(too_many(slot.max_calls))));
         }
         Pin::new(&mut self.body).poll_frame(cx)
     }
@@ -245,8 +283,8 @@ mod tests {
 
     use super::*;
 
-    fn origin(n: u8) -> Origin {
-        Origin::of_address([192, 0, 2, n].into())
+    fn origin(n: u8) -> Client {
+        Client::Origin(Origin::of_address([192, 0, 2, n].into()))
     }
 
     fn is_evicted(slot: &mut Slot) -> bool {
@@ -263,6 +301,17 @@ mod tests {
         assert!(!is_evicted(&mut other));
         drop(calls);
         assert_eq!(slots.lock().calls.len(), 1);
+    }
+
+    #[test]
+    fn oldest_call_of_a_caller_is_ended_for_its_newest() {
+        let slots = Slots::default();
+        let caller = |name: &str| Client::Caller(name.into());
+        let mut other = slots.enter(caller("b"));
+        let mut calls: Vec<_> =
+            (0..=MAX_CALLS_PER_CALLER).map(|_| slots.enter(caller("a"))).collect();
+        assert!(is_evicted(&mut calls[0]) && !is_evicted(&mut calls[1]));
+        assert!(!is_evicted(&mut other));
     }
 
     #[test]

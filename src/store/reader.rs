@@ -11,7 +11,8 @@ use super::{StoreError, database};
 
 #[derive(Clone)]
 pub(super) struct Reader {
-    /// Whoever waits for it waits as a task: at most one thread reads.
+    /// What waits for it waits as a task, in the order of asking: at most one thread reads. Callers take turns
+    /// as each asks one question at a time (`supervisor::caller_budget`).
     open: Arc<Mutex<Open>>,
 }
 

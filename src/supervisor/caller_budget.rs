@@ -1,4 +1,5 @@
-//! What the calls of one caller may hold at a time: places, bytes for requests and answers, screens.
+//! What the calls of one caller may hold at a time: places, bytes for requests and answers, screens, a read of
+//! stored events.
 //!
 //! Owns the counting. A call counts from its headers on until its answer was sent or its client has
 //! left; streams count by themselves (`server::call_budget`). Memory for a large answer is reserved before
@@ -12,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
 use super::error::Error;
@@ -29,6 +30,10 @@ const BYTES_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Screens of one caller that are worked out at a time.
 const SCREENS_PER_CALLER: usize = 2;
+
+/// Reads of one caller from the store that are under way or wait for their turn. All callers' reads follow each
+/// other, so with one of each they take turns.
+const STORE_READS_PER_CALLER: usize = 1;
 
 /// The budgets of all callers that have calls. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -55,6 +60,7 @@ struct CallerBudget {
     /// The right to exceed `bytes`, which one call has at a time.
     excess: Arc<Semaphore>,
     screens: Arc<Semaphore>,
+    store_reads: Semaphore,
 }
 
 /// One call or stream, and what it holds of its caller's budget until this is dropped.
@@ -125,7 +131,8 @@ impl CallerBudgets {
         let bytes = Arc::new(Semaphore::new(self.0.max_bytes.div_ceil(UNIT)));
         let screens = Arc::new(Semaphore::new(SCREENS_PER_CALLER));
         let excess = Arc::new(Semaphore::new(1));
-        Account { calls: 0, budget: Arc::new(CallerBudget { bytes, excess, screens }) }
+        let store_reads = Semaphore::new(STORE_READS_PER_CALLER);
+        Account { calls: 0, budget: Arc::new(CallerBudget { bytes, excess, screens, store_reads }) }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Account>> {
@@ -199,6 +206,11 @@ impl CallTicket {
     #[cfg(test)]
     pub(crate) fn held_bytes(&self) -> usize {
         self.lock().bytes
+    }
+
+    /// The turn of this call among those of its caller that read stored events.
+    pub(super) async fn store_turn(&self) -> Result<SemaphorePermit<'_>, Error> {
+        self.budget.store_reads.acquire().await.map_err(|_| Error::ShuttingDown)
     }
 
     /// The turn of this call among the screens of its caller.

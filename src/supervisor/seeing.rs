@@ -66,6 +66,7 @@ impl Supervisor {
         match self.parts.events.since(after, most) {
             Tail::Events(events) => Ok(events),
             Tail::TooOld => {
+                let _turn = self.ticket.store_turn().await?;
                 let stored = self.parts.store.events(after, most).await;
                 let stored = stored.map_err(|error| Error::Store(error.to_string()))?;
                 Ok(stored.into_iter().map(Arc::new).collect())

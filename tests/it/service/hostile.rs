@@ -12,6 +12,8 @@ mod memory;
 mod orphans;
 mod patterns;
 mod requests;
+mod refused_calls;
+mod replays;
 mod sandbox_escape;
 mod sandbox_limits;
 mod sandbox_links;

@@ -44,15 +44,20 @@ pub fn hello() -> Vec<u8> {
 
 /// The headers of a call, and no more of it.
 pub fn call_headers(stream: u32, authority: &str, path: &str) -> Vec<u8> {
+    headers(stream, authority, path, &[])
+}
+
+fn headers(stream: u32, authority: &str, path: &str, more: &[(&str, &str)]) -> Vec<u8> {
     let mut block = Vec::new();
-    for (name, value) in [
+    let usual = [
         (":method", "POST"),
         (":scheme", "http"),
         (":path", path),
         (":authority", authority),
         ("content-type", "application/grpc"),
         ("te", "trailers"),
-    ] {
+    ];
+    for (name, value) in usual.iter().chain(more) {
         block.push(0);
         for word in [name, value] {
             // One byte has room for lengths below 127.
@@ -74,6 +79,19 @@ pub fn prefixed(message: &impl Message) -> Vec<u8> {
 pub fn call(stream: u32, authority: &str, path: &str, message: &impl Message) -> Vec<u8> {
     let data = frame(DATA, END_STREAM, stream, &prefixed(message));
     [call_headers(stream, authority, path), data].concat()
+}
+
+/// A whole call that shows a token, or nothing.
+pub fn call_with_token(
+    stream: u32,
+    token: Option<&str>,
+    path: &str,
+    message: &impl Message,
+) -> Vec<u8> {
+    let bearer = token.map(|token| format!("Bearer {token}"));
+    let shown: Vec<_> = bearer.iter().map(|bearer| ("authorization", bearer.as_str())).collect();
+    let data = frame(DATA, END_STREAM, stream, &prefixed(message));
+    [headers(stream, "localhost", path, &shown), data].concat()
 }
 
 /// The next frame; none: the server hung up.
