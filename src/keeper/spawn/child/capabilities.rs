@@ -16,6 +16,8 @@ use super::call;
 const DAC_READ_SEARCH: u32 = 2;
 /// Changes the bounding set and the inheritable capabilities.
 const SETPCAP: u32 = 8;
+/// Makes any file immutable, also one that it may not write: Landlock does not decide about that.
+const LINUX_IMMUTABLE: u32 = 9;
 /// Ties a network of its own to that of any process whose pid it sees. Withheld where the network
 /// is its own; elsewhere the network is not what the sandbox withholds.
 const NET_ADMIN: u32 = 12;
@@ -49,9 +51,10 @@ const BPF: u32 = 39;
 const CHECKPOINT_RESTORE: u32 = 40;
 
 /// Capabilities that undo any sandbox.
-const UNDOING: [u32; 16] = [
+const UNDOING: [u32; 17] = [
     DAC_READ_SEARCH,
     SETPCAP,
+    LINUX_IMMUTABLE,
     SYS_MODULE,
     SYS_RAWIO,
     SYS_CHROOT,

@@ -4,7 +4,7 @@ use procyard::grpc::pb;
 
 use super::have_sandbox;
 use crate::support::service::*;
-use crate::support::{is_root, possible, skip};
+use crate::support::{have, is_root, possible, skip};
 
 /// Tries what undoes a sandbox, and says what succeeded. `$1` is the keeper's pid, `$2` a directory
 /// that may be written, `$3` whether the mounts are the sandbox's own: others are left alone.
@@ -91,4 +91,25 @@ async fn root_keeps_the_capabilities_that_undo_nothing() {
     let sandbox = Some(pb::Sandbox { own_pids: true, ..Default::default() });
     let told = output_of(&mut client, pb::Spec { sandbox, ..shell(&line) }).await;
     assert_eq!(told, "65534\n");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sandboxed_root_cannot_make_files_immutable() {
+    if !is_root() || !have(&["chattr"]) {
+        return skip("only root makes files immutable");
+    }
+    let service = TestService::start();
+    let mut client = service.client().await;
+    if !have_sandbox(&mut client, &["files", "own_pids"]).await {
+        return;
+    }
+    let file = service.directory.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let line = format!("chattr +i {0} 2>&- && chattr -i {0} && echo changed", file.display());
+    if output_of(&mut client, shell(&line)).await != "changed\n" {
+        return skip("the filesystem has no immutable files");
+    }
+    let files = pb::sandbox::Files::ReadOnly.into();
+    let sandbox = Some(pb::Sandbox { files, own_pids: true, ..Default::default() });
+    assert_eq!(output_of(&mut client, pb::Spec { sandbox, ..shell(&line) }).await, "");
 }
