@@ -20,6 +20,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use uuid::Uuid;
 
 use super::spawn::Spawner;
+use super::turns::Keeper;
 pub(super) use remaining::Remaining;
 
 /// Empty leaves that are kept for the next processes.
@@ -63,9 +64,7 @@ impl Cgroups {
     /// Finds out whether leaves can be made here and processes can begin in them, by trying. What
     /// a keeper that was killed left behind is ended and removed.
     pub(super) fn probe(spawner: &mut Spawner) -> Option<Cgroups> {
-        let (base, _lock) = claim(&directory_of_keepers()?)?;
-        let mut cgroups =
-            Cgroups { base, _lock, made: 0, free: Vec::new(), remaining: Remaining::default() };
+        let mut cgroups = Cgroups::below(&directory_of_keepers()?)?;
         let (leaf, fd) = cgroups.take(false).ok()?;
         let usable = cgroups.path(&leaf).join("cgroup.kill").exists() && spawner.can_begin_in(&fd);
         cgroups.give_back(leaf, true);
@@ -73,26 +72,51 @@ impl Cgroups {
         usable.then_some(cgroups)
     }
 
+    fn below(own: &Path) -> Option<Cgroups> {
+        let (base, _lock) = claim(own)?;
+        let (free, remaining) = (Vec::new(), Remaining::default());
+        Some(Cgroups { base, _lock, made: 0, free, remaining })
+    }
+
     /// An empty leaf, and its descriptor for a process to begin in. One that is to be limited is
     /// made for that, and not used again.
     pub(super) fn take(&mut self, limited: bool) -> io::Result<(Leaf, OwnedFd)> {
-        let leaf = match self.free.pop_if(|_| !limited) {
-            Some(leaf) => leaf,
-            None => {
-                self.made += 1;
-                let leaf = Leaf { number: self.made, spent: limited };
-                fs::create_dir(self.path(&leaf))?;
-                leaf
-            }
-        };
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        match rustix::fs::open(self.path(&leaf), flags, Mode::empty()) {
-            Ok(fd) => Ok((leaf, fd)),
-            Err(errno) => {
-                self.discard(leaf);
-                Err(errno.into())
+        // Another process may have removed an empty leaf.
+        while let Some(leaf) = self.free.pop_if(|_| !limited) {
+            match self.open(&leaf) {
+                Ok(fd) => return Ok((leaf, fd)),
+                Err(_) => self.discard(leaf),
             }
         }
+        self.made += 1;
+        let leaf = Leaf { number: self.made, spent: limited };
+        fs::create_dir(self.path(&leaf))?;
+        match self.open(&leaf) {
+            Ok(fd) => Ok((leaf, fd)),
+            Err(error) => {
+                self.discard(leaf);
+                Err(error)
+            }
+        }
+    }
+
+    fn open(&self, leaf: &Leaf) -> io::Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(rustix::fs::open(self.path(leaf), flags, Mode::empty())?)
+    }
+
+    /// Whether another process has removed the keeper's directory.
+    fn is_lost(&self) -> bool {
+        !self.base.exists()
+    }
+
+    /// Makes another directory in the place of a lost one, in which no process was. Leaves keep
+    /// their numbers, so those of the lost directory are not mistaken for new ones.
+    fn make_again(&mut self) -> bool {
+        let Some(mut again) = self.base.parent().and_then(Cgroups::below) else { return false };
+        again.made = self.made;
+        *self = again;
+        true
     }
 
     /// Takes back the leaf of a process that has ended. `certain`: nobody can be in it; else the
@@ -155,7 +179,30 @@ impl Cgroups {
 
 impl Drop for Cgroups {
     fn drop(&mut self) {
-        remove(&self.base);
+        remove_base(&self.base);
+    }
+}
+
+impl Keeper {
+    /// An empty leaf for a process to begin in, where there are leaves. If the keeper's directory
+    /// was removed, it is made again; if that fails, there are no leaves from then on.
+    pub(super) fn take_leaf(&mut self, limited: bool) -> Option<(Leaf, OwnedFd)> {
+        let cgroups = self.cgroups.as_mut()?;
+        let taken = cgroups.take(limited);
+        if taken.is_ok() || !cgroups.is_lost() {
+            return taken.ok();
+        }
+        if cgroups.make_again() {
+            tracing::warn!("the keeper's cgroup was removed by another process; it was made again");
+            self.controllers.delegate_to(cgroups.base());
+            return cgroups.take(limited).ok();
+        }
+        tracing::error!(
+            "the keeper's cgroup was removed and cannot be made again; kills walk trees"
+        );
+        self.controllers.lose_leaves();
+        self.cgroups = None;
+        None
     }
 }
 
@@ -198,7 +245,7 @@ pub(super) fn kill_abandoned(own: &Path) -> bool {
             }
         }
         // What was just killed may take a moment; then the next call removes it.
-        remove(&entry.path());
+        remove_base(&entry.path());
     }
     populated
 }
@@ -209,17 +256,45 @@ fn is_a_keepers(name: &OsStr) -> bool {
     unique.is_some_and(|unique| Uuid::try_parse(unique).is_ok())
 }
 
-/// Removes a directory and all below it, as far as nobody is in them.
+/// Removes the directory of a keeper, as far as no process is in its leaves. The caller has locked it.
+pub(super) fn remove_base(base: &Path) {
+    for leaf in subdirectories(base) {
+        remove(&leaf);
+    }
+    let _ = fs::remove_dir(base);
+}
+
+/// Removes a directory and all below it, unless a process is there or below. What another living
+/// keeper has locked stays, also where the kernel does not tell whether a process is there (v1).
 pub(super) fn remove(directory: &Path) {
-    visit(directory, &mut |directory| drop(fs::remove_dir(directory)));
+    if !is_populated(directory) {
+        remove_unlocked(directory);
+    }
+}
+
+fn remove_unlocked(directory: &Path) {
+    for below in subdirectories(directory) {
+        let keepers = below.file_name().is_some_and(is_a_keepers);
+        // Held until the directory is gone: a keeper that has made it and not locked it yet then
+        // makes another.
+        let lock = keepers.then(|| lock(&below));
+        if !matches!(lock, Some(None)) {
+            remove_unlocked(&below);
+        }
+    }
+    let _ = fs::remove_dir(directory);
+}
+
+fn subdirectories(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let directories = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    directories.map(|entry| entry.path())
 }
 
 /// Calls `f` for every cgroup below a directory, deepest first, then for itself.
 fn visit(directory: &Path, f: &mut dyn FnMut(&Path)) {
-    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            visit(&entry.path(), f);
-        }
+    for below in subdirectories(directory) {
+        visit(&below, f);
     }
     f(directory);
 }
@@ -266,9 +341,7 @@ mod tests {
     #[test]
     fn a_leaf_that_nobody_could_begin_in_is_not_used_again() {
         let own = tempfile::tempdir().unwrap();
-        let (base, _lock) = claim(own.path()).unwrap();
-        let (free, remaining) = (Vec::new(), Remaining::default());
-        let mut cgroups = Cgroups { base, _lock, made: 0, free, remaining };
+        let mut cgroups = Cgroups::below(own.path()).unwrap();
         let (leaf, _) = cgroups.take(false).unwrap();
         cgroups.give_back(leaf, true);
         let (again, _) = cgroups.take(false).unwrap();
@@ -277,6 +350,55 @@ mod tests {
         cgroups.discard(again);
         assert!(!path.exists() && cgroups.remaining.is_empty());
         assert_eq!(cgroups.take(false).unwrap().0.number, 2);
+    }
+
+    #[test]
+    fn locked_directory_of_another_keeper_is_not_removed() {
+        let own = tempfile::tempdir().unwrap();
+        let leaf = own.path().join("5");
+        fs::create_dir_all(leaf.join("made/by/the/command")).unwrap();
+        let (base, lock) = claim(&leaf).unwrap();
+        fs::create_dir(base.join("1")).unwrap();
+        remove(&leaf);
+        assert!(base.join("1").exists(), "the leaf of a living keeper");
+        assert!(!leaf.join("made").exists());
+        // A keeper that was killed holds no lock.
+        drop(lock);
+        remove(&leaf);
+        assert!(!base.exists() && !leaf.exists());
+    }
+
+    #[test]
+    fn nothing_is_removed_below_a_populated_leaf() {
+        let own = tempfile::tempdir().unwrap();
+        let made = own.path().join("made");
+        fs::create_dir(&made).unwrap();
+        let events = own.path().join("cgroup.events");
+        fs::write(&events, "populated 1\nfrozen 0\n").unwrap();
+        remove(own.path());
+        assert!(made.exists());
+        fs::write(&events, "populated 0\nfrozen 0\n").unwrap();
+        remove(own.path());
+        assert!(!made.exists());
+    }
+
+    #[test]
+    fn removed_leaves_and_directories_are_made_again() {
+        let own = tempfile::tempdir().unwrap();
+        let mut cgroups = Cgroups::below(own.path()).unwrap();
+        let (free, _) = cgroups.take(false).unwrap();
+        let first = free.number;
+        fs::remove_dir(cgroups.path(&free)).unwrap();
+        cgroups.give_back(free, true);
+        let (leaf, _) = cgroups.take(false).unwrap();
+        assert!(leaf.number > first && cgroups.path(&leaf).exists());
+        let lost = cgroups.base.clone();
+        fs::remove_dir_all(&lost).unwrap();
+        cgroups.give_back(leaf, true);
+        assert!(cgroups.take(false).is_err() && cgroups.is_lost());
+        assert!(cgroups.make_again() && cgroups.base != lost);
+        let (leaf, _) = cgroups.take(false).unwrap();
+        assert!(cgroups.path(&leaf).exists() && lock(&cgroups.base).is_none());
     }
 
     #[test]

@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::cgroup::{Cgroups, Remaining, claim, remove};
+use super::cgroup::{Cgroups, Remaining, claim, remove, remove_base};
 use super::held::Begun;
 use super::requests::ends;
 use super::spawn::{Child, Ends, Program};
@@ -125,6 +125,18 @@ impl Controllers {
         Enforceable { memory, processes, cpus }
     }
 
+    /// The leaves are below another directory from now on.
+    pub(super) fn delegate_to(&mut self, base: &Path) {
+        if let Some(delegation) = &mut self.delegation {
+            delegation.move_to(base);
+        }
+    }
+
+    /// There are no leaves any more, so none can be limited.
+    pub(super) fn lose_leaves(&mut self) {
+        self.delegation = None;
+    }
+
     fn of_leaves(&self) -> &[Controller] {
         self.delegation.as_ref().map_or(&[], |delegation| &delegation.controllers)
     }
@@ -214,7 +226,7 @@ impl Hierarchy {
 
 impl Drop for Hierarchy {
     fn drop(&mut self) {
-        remove(&self.base);
+        remove_base(&self.base);
     }
 }
 
@@ -229,9 +241,9 @@ impl Keeper {
     ) -> Result<Begun, Refused> {
         let ends = ends(streams)?;
         let limited = self.controllers.limit_leaves(limits);
-        let leaf = self.cgroups.as_mut().and_then(|cgroups| {
-            let (leaf, fd) = cgroups.take(limited).ok()?;
-            Some((cgroups.path(&leaf), leaf, fd))
+        let leaf = self.take_leaf(limited).and_then(|(leaf, fd)| {
+            let path = self.cgroups.as_ref()?.path(&leaf);
+            Some((path, leaf, fd))
         });
         let path = leaf.as_ref().map(|(path, ..)| path.as_path());
         let begun =

@@ -184,8 +184,8 @@ impl Keeper {
     pub(super) fn spawn(&mut self, program: &Program, streams: &Streams) -> Result<Begun, Refused> {
         let ends = ends(streams)?;
         let confined = None;
-        if let Some(cgroups) = &mut self.cgroups
-            && let Ok((leaf, fd)) = cgroups.take(false)
+        if let Some((leaf, fd)) = self.take_leaf(false)
+            && let Some(cgroups) = &mut self.cgroups
         {
             match self.spawner.spawn(program, &ends, Some(fd.as_fd())) {
                 Ok(child) => return Ok(Begun { child, leaf: Some(leaf), confined }),

@@ -85,6 +85,15 @@ impl Delegation {
         self.moved && members.is_ok_and(|members| members.is_empty())
     }
 
+    /// Passes on to leaves below another directory. The controllers stay those that were tried: a
+    /// process that needs one that is not to be had there is not started.
+    pub(super) fn move_to(&mut self, base: &Path) {
+        base.clone_into(&mut self.base);
+        for controller in &self.controllers {
+            let _ = switch(&self.base, '+', *controller);
+        }
+    }
+
     /// Each by itself: one that cannot be had is not in the way of the others.
     fn pass_on(&mut self) {
         let switch = |place: &Path, controller: &Controller| switch(place, '+', *controller);

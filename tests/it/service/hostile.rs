@@ -9,6 +9,7 @@ mod health;
 mod keeper_killed;
 mod lost_store;
 mod memory;
+mod nested_keeper;
 mod orphans;
 mod patterns;
 mod requests;
