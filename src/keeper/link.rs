@@ -27,6 +27,9 @@ pub(super) struct Link {
     received: BytesMut,
     outbox: VecDeque<Parcel>,
     queued: usize,
+    /// The last send failed because too many descriptors of this user are in flight. The socket
+    /// does not say when fewer are.
+    is_throttled: bool,
     /// What the socket is watched for.
     pub(super) watched: EventFlags,
     /// The server has adopted: from then on it is told what changes.
@@ -53,6 +56,7 @@ impl Link {
             received: BytesMut::new(),
             outbox: VecDeque::new(),
             queued: 0,
+            is_throttled: false,
             watched: EventFlags::IN,
             adopted: false,
             version: None,
@@ -106,8 +110,10 @@ impl Link {
         self.push(pb::from_keeper::Body::Reply(reply), Vec::new());
     }
 
-    /// Sends what the socket takes.
+    /// Sends what the socket takes, in order: a kill is answered after the exit was reported, so
+    /// nothing overtakes a parcel whose descriptors cannot be sent.
     pub(super) fn flush(&mut self) -> io::Result<()> {
+        self.is_throttled = false;
         while let Some(parcel) = self.outbox.front_mut() {
             let fds: Vec<BorrowedFd<'_>> = parcel.fds.iter().map(|fd| fd.as_fd()).collect();
             match socket::send(&self.socket, &parcel.bytes[parcel.sent..], &fds) {
@@ -120,17 +126,25 @@ impl Link {
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                // Descriptors under way are limited too; the server is taking them.
-                Err(error) if error.raw_os_error() == Some(libc::ETOOMANYREFS) => return Ok(()),
+                // The kernel limits descriptors in flight for all processes of a user together.
+                Err(error) if error.raw_os_error() == Some(libc::ETOOMANYREFS) => {
+                    self.is_throttled = true;
+                    return Ok(());
+                }
                 Err(error) => return Err(error),
             }
         }
         Ok(())
     }
 
-    /// Something waits to be sent.
-    pub(super) fn waiting(&self) -> bool {
-        !self.outbox.is_empty()
+    /// Something waits until the socket can be written.
+    pub(super) fn awaits_socket(&self) -> bool {
+        !self.outbox.is_empty() && !self.is_throttled
+    }
+
+    /// Something waits until fewer descriptors are in flight, which only another try can tell.
+    pub(super) fn awaits_retry(&self) -> bool {
+        self.is_throttled
     }
 
     /// The server wants to be told what changes, and there is room to tell it.

@@ -63,7 +63,7 @@ pub(super) struct Keeper {
     pub(super) exit_pass: Option<(i32, Pass)>,
     /// Processes with an output that found no ring.
     pub(super) stalled: Vec<u64>,
-    /// When the busy and the stalled are to be tried again.
+    /// When the busy, the stalled and a throttled link are to be tried again.
     pub(super) retry_at: Option<Instant>,
     pub(super) sweep_due: bool,
     pub(super) last_sweep: Instant,
@@ -278,9 +278,12 @@ impl Keeper {
         let Some(link) = &mut self.link else { return };
         let mut flags = EventFlags::empty();
         flags.set(EventFlags::IN, !full);
-        flags.set(EventFlags::OUT, link.waiting());
+        flags.set(EventFlags::OUT, link.awaits_socket());
         if std::mem::replace(&mut link.watched, flags) != flags {
             self.poller.modify(link.socket(), Token::Link, flags);
+        }
+        if link.awaits_retry() {
+            self.retry_soon();
         }
     }
 

@@ -4,6 +4,7 @@ mod audit;
 mod budgets;
 mod child_processes;
 mod connections;
+mod descriptors_in_flight;
 mod fairness;
 mod health;
 mod keeper_killed;
