@@ -144,7 +144,7 @@ impl Ground {
             busy: Vec::new(),
             kills: Vec::new(),
             look: None,
-            exit_pass: None,
+            exit_search: None,
             stalled: Vec::new(),
             retry_at: None,
             sweep_due: false,

@@ -10,7 +10,7 @@ use super::controllers::Confined;
 use super::kill::Kill;
 use super::reap::{self, Zombie};
 use super::server::Source;
-use super::tree::{self, Member, Which};
+use super::tree::{self, Member, Pass, Walk, Which};
 use super::turns::{BUDGET, KILL_TICK, Keeper, wall_clock};
 use crate::process::Exit;
 use crate::protocol::pb;
@@ -32,6 +32,14 @@ pub(super) enum Stop {
     Asked { until: Instant },
     /// Everything left is being killed.
     Killing { until: Instant },
+}
+
+/// How far the search for the descendants of a process that has ended is.
+pub(super) enum ExitSearch {
+    /// It places orphans.
+    Orphans(Pass),
+    /// It visits the tree.
+    Members(Walk),
 }
 
 impl Stop {
@@ -73,11 +81,11 @@ impl Keeper {
         self.kills_due = true;
         while let Some(zombie) = reap::peek() {
             if let Some(key) = self.held.by_pid(zombie.pid) {
-                if !self.places_orphans(key, zombie.pid, begin + BUDGET) {
+                let Some(lingering) = self.find_lingering(key, zombie.pid, begin + BUDGET) else {
                     self.sweep_due = true;
                     return;
-                }
-                self.finish(key, zombie);
+                };
+                self.finish(key, zombie, &lingering);
             } else {
                 reap::reap(zombie.pid);
                 self.forest.forget(zombie.pid);
@@ -107,9 +115,10 @@ impl Keeper {
         (!none).then(|| self.last_sweep + LATE_SWEEP)
     }
 
-    fn finish(&mut self, key: u64, zombie: Zombie) {
+    fn finish(&mut self, key: u64, zombie: Zombie, lingering: &[Member]) {
         let time = wall_clock();
-        let lingering = self.lingering(key);
+        // Asked again: what was found out over several turns may have changed meanwhile.
+        let leaf_is_empty = lingering.is_empty() && self.is_leaf_empty(key);
         let Some(held) = self.held.get_mut(key) else { return };
         held.drain(time, &self.poller);
         held.end_input(&self.poller);
@@ -128,7 +137,7 @@ impl Keeper {
             killed: held.killed,
             own_cpu_micros,
         }));
-        let leaf = held.leaf.take_if(|_| lingering.is_empty());
+        let leaf = held.leaf.take_if(|_| leaf_is_empty);
         reap::reap(pid);
         self.held.reaped(key);
         if let (Some(cgroups), Some(leaf)) = (&mut self.cgroups, leaf) {
@@ -142,36 +151,56 @@ impl Keeper {
         self.held.has_news(key);
     }
 
-    /// Finds out whose the orphans are that a process may have left, for a slice of time. True: it
-    /// is known.
-    fn places_orphans(&mut self, key: u64, pid: i32, until: Instant) -> bool {
-        let mut pass = match self.exit_pass.take() {
-            Some((of, pass)) if of == pid => pass,
-            _ if self.has_no_descendant(key) || self.forest.knows_all(&self.held) => return true,
-            _ => self.forest.begin_pass(Which::New),
+    /// Finds the descendants that live on after a process, for a slice of time: it may have left any
+    /// number of orphans, and zombies that their parents do not reap. None: the search continues in
+    /// the next turn.
+    fn find_lingering(&mut self, key: u64, pid: i32, until: Instant) -> Option<Vec<Member>> {
+        let mut search = match self.exit_search.take() {
+            Some((of, search)) if of == pid => search,
+            _ if self.has_no_descendant(key) => return Some(Vec::new()),
+            _ if self.forest.knows_all(&self.held) => self.walk_lingering(key),
+            _ => ExitSearch::Orphans(self.forest.begin_pass(Which::New)),
         };
-        let done = self.forest.advance(&mut pass, &self.held, Some(until));
-        if !done {
-            self.exit_pass = Some((pid, pass));
+        loop {
+            let done = match &mut search {
+                ExitSearch::Orphans(pass) => self.forest.advance(pass, &self.held, Some(until)),
+                ExitSearch::Members(walk) => {
+                    self.forest.advance_walk(walk, self.cgroups.as_ref(), Some(until))
+                }
+            };
+            search = match search {
+                unfinished if !done => {
+                    self.exit_search = Some((pid, unfinished));
+                    return None;
+                }
+                ExitSearch::Orphans(_) if self.has_no_descendant(key) => return Some(Vec::new()),
+                ExitSearch::Orphans(_) => self.walk_lingering(key),
+                ExitSearch::Members(walk) => return Some(walk.members),
+            };
         }
-        done
+    }
+
+    /// Begins to search for living descendants, once it is known whose the orphans are.
+    fn walk_lingering(&self, key: u64) -> ExitSearch {
+        if self.forest.is_empty() {
+            return ExitSearch::Members(Walk::default());
+        }
+        let mut walk = self.walk(key);
+        walk.most = MAX_LINGERING_LISTED;
+        ExitSearch::Members(walk)
     }
 
     /// Whether no descendant of a process lives on, as far as its leaf tells; an earlier run may have
     /// left some outside of it.
     fn has_no_descendant(&self, key: u64) -> bool {
+        self.is_leaf_empty(key) && self.forest.roots(key).is_empty()
+    }
+
+    /// Whether a process has a leaf in which no process lives.
+    fn is_leaf_empty(&self, key: u64) -> bool {
         let leaf = self.held.get(key).and_then(|held| held.leaf.as_ref());
         let leaf = self.cgroups.as_ref().zip(leaf);
         leaf.is_some_and(|(cgroups, leaf)| cgroups.is_empty(leaf))
-            && self.forest.roots(key).is_empty()
-    }
-
-    /// Descendants that live on after a process, once it is known whose the orphans are.
-    fn lingering(&self, key: u64) -> Vec<Member> {
-        if self.has_no_descendant(key) || self.forest.is_empty() {
-            return Vec::new();
-        }
-        self.members(key, MAX_LINGERING_LISTED)
     }
 
     fn server_ended(&mut self, zombie: &Zombie) {

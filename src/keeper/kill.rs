@@ -286,7 +286,7 @@ impl Keeper {
     }
 
     /// A walk through the tree of a process, as far as it is known.
-    fn walk(&self, key: u64) -> Walk {
+    pub(super) fn walk(&self, key: u64) -> Walk {
         let Some(held) = self.held.get(key) else { return Walk::default() };
         let leader = held.pidfd.is_some().then_some(held.pid);
         let roots = leader.into_iter().chain(self.forest.roots(key)).collect();

@@ -59,8 +59,8 @@ pub(super) struct Keeper {
     pub(super) kills: Vec<Kill>,
     /// The look at what is being killed that is under way.
     pub(super) look: Option<Pass>,
-    /// The pass over orphans that the end of a process waits for, and its pid.
-    pub(super) exit_pass: Option<(i32, Pass)>,
+    /// The search for descendants that the end of a process waits for, and its pid.
+    pub(super) exit_search: Option<(i32, ending::ExitSearch)>,
     /// Processes with an output that found no ring.
     pub(super) stalled: Vec<u64>,
     /// When the busy, the stalled and a throttled link are to be tried again.

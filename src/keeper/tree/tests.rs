@@ -102,6 +102,26 @@ fn pass_ends_its_slice_when_the_time_is_up() {
 }
 
 #[test]
+fn walk_over_zombies_ends_its_slice_when_the_time_is_up() {
+    let mut zombies: Vec<_> = (0..3).map(|_| shell("exit")).collect();
+    let pids: Vec<_> = zombies.iter().map(|zombie| zombie.id().cast_signed()).collect();
+    while pids.iter().any(|pid| Stat::read(*pid).is_some_and(|stat| stat.alive)) {
+        std::thread::yield_now();
+    }
+    let forest = forest();
+    let mut walk = forest.walk(pids.clone(), None);
+    let over = Some(Instant::now());
+    for _ in &pids {
+        assert!(!forest.advance_walk(&mut walk, None, over), "more than one in a slice");
+    }
+    assert!(forest.advance_walk(&mut walk, None, over) && walk.members.is_empty());
+    assert_eq!(walk.groups.len(), pids.len());
+    for zombie in &mut zombies {
+        zombie.wait().unwrap();
+    }
+}
+
+#[test]
 fn process_that_was_seen_in_a_tree_stays_its_orphan() {
     let child = shell("read x");
     let pid = child.id().cast_signed();

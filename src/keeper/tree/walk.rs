@@ -94,7 +94,10 @@ impl Forest {
     fn visit(&self, walk: &mut Walk, pid: i32, parent: i32) {
         // Listed a while ago, it may have ended, and its pid may be a stranger's by now.
         let Some(stat) = Stat::read(pid).filter(|stat| stat.parent == parent) else { return };
-        walk.to_visit.extend(self.children(pid).into_iter().map(|child| (child, pid)));
+        // A zombie has no children: the kernel gave them to another parent.
+        if stat.alive {
+            walk.to_visit.extend(self.children(pid).into_iter().map(|child| (child, pid)));
+        }
         if parent == self.keeper && stat.group != self.keeper {
             walk.groups.push(Group { number: stat.group, root: pid, root_start: stat.start });
         }
