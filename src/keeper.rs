@@ -49,6 +49,7 @@ use crate::process::Launch;
 use poller::{EventFlags, Poller, Token};
 use server::{Source, Started};
 use spawn::Spawner;
+use tree::Forest;
 use turns::Keeper;
 
 pub use left::{Leftovers, end_what_was_left};
@@ -83,6 +84,7 @@ pub enum Servers {
 pub struct Ground {
     spawner: Spawner,
     signals: OwnedFd,
+    forest: Forest,
     /// Memory is limited, and the keeper's OOM score could not be lowered.
     exposed_to_oom: bool,
 }
@@ -103,12 +105,13 @@ impl Ground {
         rustix::stdio::dup2_stdin(&null)?;
         drop(null);
         close_all_but(kept)?;
+        let forest = Forest::new(std::process::id().cast_signed());
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
         let exposed_to_oom = memory::lower_oom_score(memory::KEEPER_OOM_SCORE).is_err()
             && memory::cgroup_memory_limit().is_some();
         let scores = memory::OomScores::of_children(exposed_to_oom);
         let (spawner, signals) = (Spawner::new(scores)?, take_signals()?);
-        Ok(Ground { spawner, signals, exposed_to_oom })
+        Ok(Ground { spawner, signals, forest, exposed_to_oom })
     }
 
     /// Keeps, until told to stop by SIGTERM or SIGINT and all has ended.
@@ -131,7 +134,7 @@ impl Ground {
             poller,
             signals: self.signals,
             spawner: self.spawner,
-            forest: tree::Forest::new(std::process::id().cast_signed()),
+            forest: self.forest,
             controllers,
             cgroups,
             sandbox,

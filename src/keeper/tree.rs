@@ -48,6 +48,9 @@ pub(super) struct Forest {
     /// Processes that were found below one that is being killed, by pid: start time and owner. An
     /// orphan among them is that owner's, whatever its environment says.
     seen: HashMap<i32, (u64, u64)>,
+    /// Processes that were below the keeper before it became one, by pid: start time. None of them
+    /// belongs to a process that the keeper started, whatever its environment says.
+    earlier: HashMap<i32, u64>,
 }
 
 /// A child that the keeper has adopted.
@@ -137,9 +140,19 @@ impl Member {
 }
 
 impl Forest {
+    /// To be called before the keeper starts anything: what is below it by then is never signalled.
     pub(super) fn new(keeper: i32) -> Forest {
         let list = File::open(format!("/proc/{keeper}/task/{keeper}/children")).ok();
-        Forest { keeper, list, orphans: HashMap::new(), seen: HashMap::new() }
+        let (orphans, seen, earlier) = (HashMap::new(), HashMap::new(), HashMap::new());
+        let mut forest = Forest { keeper, list, orphans, seen, earlier };
+        let mut walk = forest.walk(forest.children(keeper), None);
+        forest.advance_walk(&mut walk, None, None);
+        forest.earlier = walk.members.iter().map(Member::identity).collect();
+        forest
+    }
+
+    fn is_earlier(&self, pid: i32, start: u64) -> bool {
+        self.earlier.get(&pid) == Some(&start)
     }
 
     /// All children of the keeper are known: each leaves their list only by being reaped here.
@@ -160,7 +173,9 @@ impl Forest {
     ) -> bool {
         while let Some(pid) = pass.children.pop() {
             let again = pass.which == Which::Unplaced;
-            let done = |orphan: &Orphan| orphan.owner.is_some() || !again;
+            let done = |orphan: &Orphan| {
+                orphan.owner.is_some() || !again || self.is_earlier(pid, orphan.start)
+            };
             if known.is_own(pid) || self.orphans.get(&pid).is_some_and(done) {
                 continue;
             }
@@ -177,6 +192,11 @@ impl Forest {
         // Listed a while ago, it may have been reaped, and its pid may be a stranger's by now.
         let stat = Stat::read(pid).filter(|stat| stat.parent == self.keeper);
         let Some(stat) = stat else { return };
+        if self.is_earlier(pid, stat.start) {
+            let searched = Some(Searched { environ: stat.environ, id: None });
+            self.orphans.insert(pid, Orphan { start: stat.start, owner: None, searched });
+            return;
+        }
         let seen = self.seen.get(&pid).filter(|(start, _)| *start == stat.start);
         let seen = seen.map(|(_, key)| *key).filter(|key| known.holds(*key));
         // A session cannot be joined from outside; an environment can say anything.
@@ -216,6 +236,7 @@ impl Forest {
     /// An orphan was reaped.
     pub(super) fn forget(&mut self, pid: i32) {
         self.orphans.remove(&pid);
+        self.earlier.remove(&pid);
     }
 
     /// The orphans of one process belong to another from now on.
@@ -242,9 +263,11 @@ impl Forest {
         owned.map(|(pid, _)| *pid).collect()
     }
 
-    /// Every orphan, whosever it is.
+    /// Every orphan and all below it, whosever it is, but for those that were there before the keeper.
     pub(super) fn everyone(&self) -> Vec<Member> {
-        let mut walk = self.walk(self.orphans.keys().copied().collect(), None);
+        let orphans = self.orphans.iter();
+        let adopted = orphans.filter(|(pid, orphan)| !self.is_earlier(**pid, orphan.start));
+        let mut walk = self.walk(adopted.map(|(pid, _)| *pid).collect(), None);
         self.advance_walk(&mut walk, None, None);
         walk.members
     }

@@ -41,7 +41,8 @@ impl Known for OneProcess {
 /// This process in the keeper's place.
 fn forest() -> Forest {
     let keeper = std::process::id().cast_signed();
-    Forest { keeper, list: None, orphans: HashMap::new(), seen: HashMap::new() }
+    let (orphans, seen, earlier) = (HashMap::new(), HashMap::new(), HashMap::new());
+    Forest { keeper, list: None, orphans, seen, earlier }
 }
 
 fn shell(line: &str) -> std::process::Child {
@@ -119,6 +120,23 @@ fn walk_over_zombies_ends_its_slice_when_the_time_is_up() {
     for zombie in &mut zombies {
         zombie.wait().unwrap();
     }
+}
+
+#[test]
+fn process_that_was_there_before_the_keeper_is_no_leftover() {
+    let (earlier, later) = (shell("read x"), shell("read x"));
+    let mut forest = forest();
+    let member = Member::find(earlier.id().cast_signed(), || true).unwrap();
+    forest.earlier.extend([member.identity()]);
+    for child in [&earlier, &later] {
+        forest.place(child.id().cast_signed(), &OneProcess);
+    }
+    let everyone: Vec<_> = forest.everyone().iter().map(|member| member.pid).collect();
+    assert!(everyone.contains(&later.id().cast_signed()) && !everyone.contains(&member.pid));
+    assert!(forest.orphans.len() == 2, "both are known as children");
+    forest.forget(member.pid);
+    assert!(forest.earlier.is_empty());
+    [earlier, later].into_iter().for_each(end);
 }
 
 #[test]

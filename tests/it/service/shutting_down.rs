@@ -174,3 +174,31 @@ async fn what_lingers_does_not_hold_up_the_end_and_ends_with_it() {
     assert!(begin.elapsed() < Duration::from_secs(25), "{:?}", begin.elapsed());
     assert!(!alive(lingering));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn children_from_before_the_keeper_survive_its_stop() {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("pids");
+    // A child, and a grandchild that the keeper adopts when its parent is killed.
+    let line = format!(
+        "sleep 600 & echo $! >{0}; (sleep 600 & echo $! >>{0}; wait) & echo $! >>{0}; \
+         until [ $(wc -l <{0}) = 3 ]; do sleep 0.01; done; exec \"$@\"",
+        file.display()
+    );
+    let mut service = TestService::start_under(&["sh", "-c", &line, "sh"], |_| {});
+    let mut client = service.client().await;
+    let pids = std::fs::read_to_string(&file).unwrap();
+    let pids: Vec<u32> = pids.lines().map(|pid| pid.parse().unwrap()).collect();
+    let sleeps = |pid: &u32| cmdline(*pid)[0] == "sleep";
+    let (kept, parents): (Vec<u32>, Vec<u32>) = pids.iter().partition(|pid| sleeps(pid));
+    assert_eq!((kept.len(), parents.len()), (2, 1));
+    kill_pid(parents[0].cast_signed(), libc::SIGKILL);
+    until("the parent is gone", || !alive(parents[0])).await;
+    finish(&mut client, "a", shell("(setsid sleep 600 &)")).await;
+    service.stop();
+    let survivors: Vec<u32> = kept.iter().copied().filter(|pid| alive(*pid)).collect();
+    for pid in &survivors {
+        kill_pid(pid.cast_signed(), libc::SIGKILL);
+    }
+    assert_eq!(survivors, kept);
+}
