@@ -207,10 +207,9 @@ pub fn listen_at(path: &Path, reach: Reach) -> io::Result<(OwnedFd, SocketFile)>
         }
         Ok(_) | Err(_) => {}
     }
-    // It gets its name when it listens: nobody finds a socket that refuses them.
-    let nameless = path.with_file_name(format!(".{}", std::process::id()));
-    // Left by one with the same pid that was killed right here.
-    let _ = fs::remove_file(&nameless);
+    // It gets its name when it listens: no client finds a socket that refuses it. What is there
+    // already under a name by chance makes the bind fail, and stays.
+    let nameless = path.with_file_name(format!(".{}", random_suffix()));
     // Made with the right permissions, not given them afterwards: no moment when others get in.
     let denied = match reach {
         Reach::Owner => 0o177,
@@ -220,7 +219,7 @@ pub fn listen_at(path: &Path, reach: Reach) -> io::Result<(OwnedFd, SocketFile)>
     let listener = UnixListener::bind(&nameless);
     rustix::process::umask(mask);
     let listener = listener?;
-    fs::rename(&nameless, path)?;
+    fs::rename(&nameless, path).inspect_err(|_| drop(fs::remove_file(&nameless)))?;
     let file = SocketFile { path: path.into(), identity: SocketFile::identity(path)? };
     Ok((listener.into(), file))
 }
@@ -236,6 +235,13 @@ fn make(directory: &Path, reach: Reach) -> io::Result<()> {
         missing.into_iter().try_for_each(|path| fs::set_permissions(path, entered.clone()))?;
     }
     Ok(())
+}
+
+/// Eight characters at random, for the name of a file that gets its own name when it is complete.
+pub(crate) fn random_suffix() -> String {
+    // The end of a UUID of this version is random.
+    let random = uuid::Uuid::now_v7().as_u128() & u128::from(u32::MAX);
+    format!("{random:08x}")
 }
 
 /// Keeps other instances out of a directory while something in it is looked at and replaced.
@@ -283,6 +289,17 @@ mod tests {
         assert_eq!(reason("unix-abstract:"), BadListen::Form);
         assert_eq!(reason("unix://p.sock"), BadListen::Relative);
         assert_eq!(reason("tcp://localhost"), BadListen::Address);
+    }
+
+    #[test]
+    fn foreign_file_beside_the_socket_survives() {
+        let directory = tempfile::tempdir().unwrap();
+        let foreign = directory.path().join(format!(".{}", std::process::id()));
+        fs::write(&foreign, "mine").unwrap();
+        let path = directory.path().join("s");
+        let (_socket, _file) = listen_at(&path, Reach::Owner).unwrap();
+        assert_eq!(fs::read_to_string(&foreign).unwrap(), "mine");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 
 use super::print;
 use super::trouble::Trouble;
+use crate::config::random_suffix;
 
 /// Who may run it: everyone.
 const MODE: u32 = 0o755;
@@ -48,22 +49,38 @@ impl Install {
 /// what is there may be running.
 fn install(target: &Path) -> io::Result<()> {
     let name = target.file_name().ok_or(io::ErrorKind::IsADirectory)?;
-    let beside = format!(".{}.{}", name.to_string_lossy(), std::process::id());
+    let beside = format!(".{}.{}", name.to_string_lossy(), random_suffix());
     let beside = target.with_file_name(beside);
-    let done = copy(&beside).and_then(|()| fs::rename(&beside, target));
+    // Removed below only if it was made here.
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(&beside)?;
+    let done = copy(&mut file).and_then(|()| fs::rename(&beside, target));
     if done.is_err() {
         let _ = fs::remove_file(&beside);
     }
     done
 }
 
-fn copy(to: &Path) -> io::Result<()> {
-    let mut from = File::open(OWN)?;
-    // One of the same name was left by someone who was killed.
-    let _ = fs::remove_file(to);
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(to)?;
-    io::copy(&mut from, &mut file)?;
+fn copy(file: &mut File) -> io::Result<()> {
+    io::copy(&mut File::open(OWN)?, file)?;
     // The mask would have taken some of it away.
     file.set_permissions(Permissions::from_mode(MODE))?;
     file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn foreign_file_beside_the_target_survives() {
+        let directory = tempfile::tempdir().unwrap();
+        let foreign = directory.path().join(format!(".p.{}", std::process::id()));
+        fs::write(&foreign, "mine").unwrap();
+        install(&directory.path().join("p")).unwrap();
+        assert_eq!(fs::read_to_string(&foreign).unwrap(), "mine");
+        // A directory is not replaced, and no copy stays beside it.
+        fs::create_dir(directory.path().join("d")).unwrap();
+        assert!(install(&directory.path().join("d")).is_err());
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 3);
+    }
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::tokens::{self, Tokens};
 use crate::access::{Grant, Role};
-use crate::config::alone_in;
+use crate::config::{alone_in, random_suffix};
 
 /// Names in the state directory: of the file of tokens that counts unless another is named, and of
 /// the token for this machine.
@@ -136,8 +136,7 @@ fn without(text: &str, name: &str) -> String {
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     // The file itself, where there is a link to it.
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.into());
-    let new = path.with_extension(format!("new.{}", std::process::id()));
-    let _ = fs::remove_file(&new);
+    let new = path.with_extension(format!("new.{}", random_suffix()));
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
     let written = (|| {
         if let Ok(former) = fs::metadata(&path) {
@@ -187,6 +186,18 @@ mod tests {
         let text = fs::read_to_string(&path).unwrap();
         assert!(text.starts_with("# mine\n"));
         assert!(known(&text).unwrap().find(&a).is_some());
+    }
+
+    #[test]
+    fn files_with_the_names_of_earlier_versions_survive() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("t");
+        let foreign = directory.path().join(format!("t.new.{}", std::process::id()));
+        fs::write(&foreign, "mine").unwrap();
+        add(&path, "a", &"viewer".parse().unwrap()).unwrap();
+        revoke(&path, "a").unwrap();
+        assert_eq!(fs::read_to_string(&foreign).unwrap(), "mine");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2);
     }
 
     #[test]
