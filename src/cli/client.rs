@@ -209,7 +209,7 @@ impl Remote {
     fn bearer(&self) -> Result<Bearer, Trouble> {
         // Read only where it is meant for, so that nobody else is ever shown it.
         let own = || match self.place().is_loopback() {
-            true => fs::read_to_string(token_file::of_this_machine(&state_dir_here())).ok(),
+            true => token_file::token_of_this_machine(&state_dir_here()),
             false => None,
         };
         let Some(token) = self.token.clone().or_else(own) else { return Ok(Bearer(None)) };

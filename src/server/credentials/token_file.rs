@@ -30,6 +30,11 @@ pub fn of_this_machine(state_dir: &Path) -> PathBuf {
     state_dir.join(LOCAL_FILE)
 }
 
+/// The token for this machine, if its file can be read.
+pub fn token_of_this_machine(state_dir: &Path) -> Option<String> {
+    read_existing(&of_this_machine(state_dir)).ok()
+}
+
 /// Makes a token for somebody and adds it to a file, which is made if it is missing. Returns what
 /// its holder shows.
 pub fn add(path: &Path, name: &str, grant: &Grant) -> Result<String, String> {
@@ -47,14 +52,14 @@ pub fn add(path: &Path, name: &str, grant: &Grant) -> Result<String, String> {
 
 /// The names of all tokens of a file, and what each may do.
 pub fn list(path: &Path) -> Result<Vec<(String, Grant)>, String> {
-    in_words(path, || Ok(known(&fs::read_to_string(path)?)?.all()))
+    in_words(path, || Ok(known(&read_existing(path)?)?.all()))
 }
 
 /// Takes a token out of a file.
 pub fn revoke(path: &Path, name: &str) -> Result<(), String> {
     in_words(path, || {
         let _alone = alone(path)?;
-        let text = fs::read_to_string(path)?;
+        let text = read_existing(path)?;
         // By its words alone: what is wrong in other lines keeps nobody in.
         let others = without(&text, name);
         if others == text {
@@ -68,11 +73,17 @@ pub fn revoke(path: &Path, name: &str) -> Result<(), String> {
 /// one, of an admin.
 pub fn local(state_dir: &Path) -> Result<PathBuf, String> {
     let (path, token) = (usual(state_dir), of_this_machine(state_dir));
+    let _alone = in_words(&path, || alone(&path))?;
+    let had = in_words(&token, || match open_regular(&token, OpenOptions::new().read(true)) {
+        Ok(file) => Ok(io::read_to_string(file).unwrap_or_default()),
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Err(error),
+        // It is replaced.
+        Err(_) => Ok(String::new()),
+    })?;
     in_words(&path, || {
-        let _alone = alone(&path)?;
         let text = read(&path)?;
         let tokens = known(&text)?;
-        let had = fs::read_to_string(&token).ok().and_then(|had| tokens.find(had.trim()));
+        let had = tokens.find(had.trim());
         if had.is_some_and(|caller| caller.grant.role == Role::Admin) {
             // Whatever became of them: they are its owner's alone.
             let own = Permissions::from_mode(0o600);
@@ -103,10 +114,26 @@ fn alone(path: &Path) -> io::Result<File> {
 
 /// What is in a file, if it is there.
 fn read(path: &Path) -> io::Result<String> {
-    match fs::read_to_string(path) {
+    match read_existing(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
         text => text,
     }
+}
+
+fn read_existing(path: &Path) -> io::Result<String> {
+    io::read_to_string(open_regular(path, OpenOptions::new().read(true))?)
+}
+
+/// Opens a file, also behind a link, without waiting for a FIFO or a device in its place.
+fn open_regular(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    let not_regular = || io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file");
+    let opened = options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
+    let file = opened.map_err(|error| match error.raw_os_error() {
+        // Such as a socket, or a FIFO that no process reads.
+        Some(libc::ENXIO) => not_regular(),
+        _ => error,
+    })?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(not_regular()) }
 }
 
 fn known(text: &str) -> io::Result<Tokens> {
@@ -117,7 +144,7 @@ fn known(text: &str) -> io::Result<Tokens> {
 /// Adds a line at once, so that whoever reads meanwhile sees all of it or nothing.
 fn append(path: &Path, text: &str, name: &str, grant: &Grant) -> io::Result<String> {
     let tokens::New { token, line } = tokens::new(name, grant).map_err(io::Error::other)?;
-    let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
+    let mut file = open_regular(path, OpenOptions::new().append(true).create(true).mode(0o600))?;
     let unfinished = !text.is_empty() && !text.ends_with('\n');
     let line = if unfinished { format!("\n{line}") } else { line };
     file.write_all(line.as_bytes())?;
@@ -186,6 +213,36 @@ mod tests {
         let text = fs::read_to_string(&path).unwrap();
         assert!(text.starts_with("# mine\n"));
         assert!(known(&text).unwrap().find(&a).is_some());
+    }
+
+    #[test]
+    fn special_file_in_place_of_tokens_is_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        let make = |path: &Path| {
+            rustix::fs::mknodat(
+                rustix::fs::CWD,
+                path,
+                rustix::fs::FileType::Fifo,
+                rustix::fs::Mode::from_raw_mode(0o600),
+                0,
+            )
+            .unwrap();
+        };
+        let refused = |file: &str| {
+            let refused = local(directory.path()).unwrap_err();
+            assert!(refused.ends_with(&format!("/{file}: it is not a regular file")), "{refused}");
+        };
+        let (file, token) = (usual(directory.path()), of_this_machine(directory.path()));
+        make(&token);
+        refused("token");
+        fs::remove_file(&token).unwrap();
+        make(&file);
+        refused("tokens");
+        assert!(list(&file).is_err() && revoke(&file, "a").is_err());
+        assert!(add(&file, "a", &"viewer".parse().unwrap()).is_err());
+        fs::remove_file(&file).unwrap();
+        fs::create_dir(&token).unwrap();
+        refused("token");
     }
 
     #[test]

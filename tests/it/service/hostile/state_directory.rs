@@ -34,7 +34,10 @@ fn write(path: &Path) {
 
 /// What `serve` prints when it refuses to start.
 fn refusal(directory: &Path) -> String {
-    let mut command = TestService::command(directory, |_| {});
+    refusal_of(TestService::command(directory, |_| {}))
+}
+
+fn refusal_of(mut command: std::process::Command) -> String {
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let begin = std::time::Instant::now();
     while child.try_wait().unwrap().is_none() {
@@ -253,6 +256,34 @@ async fn special_file_in_place_of_the_database_is_an_error() {
             }
         }
     }
+}
+
+#[test]
+fn special_file_in_place_of_a_token_is_an_error() {
+    let mut service = TestService::start_with(|command| {
+        command.args(["--listen", "tcp://127.0.0.1:0"]);
+    });
+    let state = service.directory.path().join("state");
+    service.server_pid();
+    service.stop();
+    for name in ["token", "tokens"] {
+        let aside = service.directory.path().join("aside");
+        fs::rename(state.join(name), &aside).unwrap();
+        for what in kinds() {
+            replace(&state.join(name), what);
+            let said = refusal_of(on_loopback(service.directory.path()));
+            let reason = format!("/{name}: it is not a regular file");
+            assert!(said.contains(&reason), "{what}: {said}");
+        }
+        fs::remove_file(state.join(name)).or_else(|_| fs::remove_dir(state.join(name))).unwrap();
+        fs::rename(&aside, state.join(name)).unwrap();
+    }
+}
+
+fn on_loopback(directory: &Path) -> std::process::Command {
+    TestService::command(directory, |command| {
+        command.args(["--listen", "tcp://127.0.0.1:0"]);
+    })
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
