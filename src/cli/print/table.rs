@@ -91,10 +91,21 @@ fn cut(text: &str, room: usize) -> String {
     text.chars().take_while(fits).collect()
 }
 
-/// Text in which nothing moves the cursor or does anything else than to be seen.
+/// Text in which nothing moves the cursor, reorders or hides other text, or does anything else than
+/// to be seen.
 pub(in crate::cli) fn harmless(text: &str) -> String {
-    let shown = |c: char| if c.is_control() { c.escape_default().collect() } else { c.to_string() };
+    let is_obeyed = |c: char| c.is_control() || is_format(c);
+    let shown = |c: char| if is_obeyed(c) { c.escape_default().collect() } else { c.to_string() };
     text.chars().map(shown).collect()
+}
+
+/// Whether a character is not seen itself but changes how others are: directions of text, breaks of
+/// lines, annotations, tags. Not the joiners, which letters and emoji are written with.
+fn is_format(c: char) -> bool {
+    matches!(c,
+        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}' | '\u{200e}' | '\u{200f}'
+        | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
+        | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
 #[cfg(test)]
@@ -107,6 +118,16 @@ mod tests {
         table.row(vec![("longer".into(), Colour::Plain), ("x\x1b[2J".into(), Colour::Plain)]);
         assert_eq!(table.widths(), [6, 10]);
         assert_eq!(table.rows[1][1].0, "x\\u{1b}[2J");
+    }
+
+    #[test]
+    fn characters_that_reorder_or_hide_text_are_escaped() {
+        for hidden in ["\u{202e}", "\u{2066}", "\u{2069}", "\u{200e}", "\u{200f}", "\u{202a}"] {
+            let shown = harmless(&format!("a{hidden}b"));
+            assert_eq!(shown, format!("a{}b", hidden.escape_default()));
+        }
+        let words = "日本語 עברית می\u{200c}خواهم 👩\u{200d}💻";
+        assert_eq!(harmless(words), words);
     }
 
     #[test]
