@@ -20,6 +20,7 @@ use tower::Service;
 
 use crate::support::callers::KnowingService;
 use crate::support::service::*;
+use crate::support::transcript::own_memory;
 use crate::support::{soon, until};
 
 const MEBIBYTE: usize = 1 << 20;
@@ -79,13 +80,6 @@ async fn read_all(answer: Response<Streaming<pb::ReadResponse>>) -> usize {
     answer.chunks.iter().map(|chunk| chunk.data.len()).sum()
 }
 
-/// Bytes of memory that a process has allocated and used: not those of its program.
-fn resident(pid: i32) -> usize {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unread_answers_hold_no_more_than_the_budget() {
     let service = TestService::start_with(|command| {
@@ -94,7 +88,7 @@ async fn unread_answers_hold_no_more_than_the_budget() {
     let mut client = service.client().await;
     finish(&mut client, "p", shell("head -c 4194304 /dev/zero | tr '\\0' a")).await;
     let server = service.server_pid();
-    let before = resident(server);
+    let before = own_memory(server);
     let channel = narrow(&service).await;
     let answers = soon(join_all((0..40).map(|_| unread(channel.clone(), "p")))).await;
     let (made, refused): (Vec<_>, Vec<_>) = answers.into_iter().partition(Result::is_ok);
@@ -103,8 +97,8 @@ async fn unread_answers_hold_no_more_than_the_budget() {
     for status in refused {
         assert_eq!(limit(&status.unwrap_err()), "held_bytes");
     }
-    let grown = resident(server).saturating_sub(before);
-    assert!(grown < 40 * MEBIBYTE, "{grown} bytes for a budget of 8 MiB");
+    let grown = own_memory(server).saturating_sub(before);
+    assert!(grown < 40 * MEBIBYTE as u64, "{grown} bytes for a budget of 8 MiB");
     // Small answers are still made, and large ones when there is room again.
     get(&mut client, "p").await;
     let answers = made.into_iter().map(|answer| read_all(answer.unwrap()));
@@ -146,26 +140,29 @@ async fn half_sent(mut channel: Channel, method: &str) -> Status {
     }
 }
 
+/// Sends 20 requests of 3 MiB but for their last bytes, with a budget of 4 MiB.
+async fn half_sent_requests_are_refused(method: &'static str) {
+    let service = TestService::start_with(|command| {
+        command.args(["--caller-max-bytes", &(4 * MEBIBYTE).to_string()]);
+    });
+    let mut client = service.client().await;
+    let server = service.server_pid();
+    let before = own_memory(server);
+    let channel = service.channel().await;
+    let mut calls = JoinSet::new();
+    (0..20).for_each(|_| drop(calls.spawn(half_sent(channel.clone(), method))));
+    // While all wait for room that the others hold, one may exceed the budget.
+    let refused = soon(calls.join_next()).await.unwrap().unwrap();
+    assert_eq!(limit(&refused), "held_bytes", "{method}");
+    let grown = own_memory(server).saturating_sub(before);
+    assert!(grown < 20 * MEBIBYTE as u64, "{method}: {grown} bytes for a budget of 4 MiB");
+    soon(client.get_server_info(pb::GetServerInfoRequest {})).await.unwrap();
+    assert_eq!(service.server_pid(), server);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn half_sent_requests_hold_no_more_than_the_budget() {
-    for method in ["Start", "Attach"] {
-        let service = TestService::start_with(|command| {
-            command.args(["--caller-max-bytes", &(4 * MEBIBYTE).to_string()]);
-        });
-        let mut client = service.client().await;
-        let server = service.server_pid();
-        let before = resident(server);
-        let channel = service.channel().await;
-        let mut calls = JoinSet::new();
-        (0..20).for_each(|_| drop(calls.spawn(half_sent(channel.clone(), method))));
-        // While all wait for room that the others hold, one may exceed the budget.
-        let refused = soon(calls.join_next()).await.unwrap().unwrap();
-        assert_eq!(limit(&refused), "held_bytes", "{method}");
-        let grown = resident(server).saturating_sub(before);
-        assert!(grown < 30 * MEBIBYTE, "{method}: {grown} bytes for a budget of 4 MiB");
-        soon(client.get_server_info(pb::GetServerInfoRequest {})).await.unwrap();
-        assert_eq!(service.server_pid(), server);
-    }
+    tokio::join!(half_sent_requests_are_refused("Start"), half_sent_requests_are_refused("Attach"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -16,7 +16,7 @@ const WATCH: &str = "/grpc.health.v1.Health/Watch";
 const KILL: &str = "/procyard.v1.ProcessService/Kill";
 
 /// Connections of the flood, and calls on each: as many as a connection may have under way.
-const CONNECTIONS: usize = 300;
+const CONNECTIONS: usize = 40;
 const CALLS: u32 = 1024;
 
 /// So many calls, on streams from the third on.

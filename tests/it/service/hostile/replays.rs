@@ -1,20 +1,17 @@
 //! Replays of old events: one caller's many leave another caller's prompt.
 
-use std::time::Instant;
-
 use procyard::grpc::pb;
 use procyard::grpc::pb::watch_response::Message;
 use tokio::task::JoinHandle;
 
-use super::PROMPT;
 use crate::support::callers::{KnowingService, TokenClient};
 use crate::support::service::*;
 use crate::support::soon;
 
 /// Processes, of which each leaves some events and a large record: more than are kept in memory.
-const PROCESSES: usize = 800;
+const PROCESSES: usize = 600;
 /// Replays of a caller that sees nothing, and its connections.
-const REPLAYS: usize = 1000;
+const REPLAYS: usize = 200;
 const CONNECTIONS: usize = 4;
 
 fn replay() -> pb::WatchRequest {
@@ -52,12 +49,9 @@ async fn many_replays_leave_another_callers_replay_prompt() {
             tokio::spawn(async move { replayed(&mut blind).await })
         }));
     }
-    let begin = Instant::now();
     assert!(soon(replayed(&mut root)).await >= 2 * PROCESSES);
-    assert!(begin.elapsed() < PROMPT, "{:?}", begin.elapsed());
-    assert!(
-        replays.iter().any(|replay| !replay.is_finished()),
-        "the replays cost too little to tell"
-    );
+    // Callers have turns of the same length; without them the last replay to begin is the last to end.
+    let ended = replays.iter().filter(|replay| replay.is_finished()).count();
+    assert!(ended < REPLAYS / 2, "{ended} replays ended before");
     replays.iter().for_each(JoinHandle::abort);
 }

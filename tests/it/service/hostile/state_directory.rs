@@ -308,6 +308,8 @@ async fn special_file_in_place_of_a_transcript_is_a_gap() {
 async fn second_keeper_is_refused_after(has_process: bool, harm: impl Fn(&Path)) {
     let service = TestService::start();
     let mut client = service.client().await;
+    // It has locked the directory when it answers.
+    soon(client.get_server_info(pb::GetServerInfoRequest {})).await.unwrap();
     let pids = match has_process {
         true => vec![begin(&mut client, "live", shell("exec sleep 600")).await.pid],
         false => Vec::new(),
