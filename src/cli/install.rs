@@ -5,7 +5,7 @@
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -45,9 +45,13 @@ impl Install {
     }
 }
 
-/// Puts a copy in the place of whatever is there, all at once: nobody ever sees half of it, and
-/// what is there may be running.
+/// Puts a copy in the place of the program that is there, all at once: no process ever sees half of
+/// it, and the program may be running. Refused: a file that is no program.
 fn install(target: &Path) -> io::Result<()> {
+    if fs::metadata(target).is_ok_and(|found| found.is_file() && found.mode() & 0o111 == 0) {
+        let refused = "it is a file that cannot be executed; remove it, or name another path";
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, refused));
+    }
     let name = target.file_name().ok_or(io::ErrorKind::IsADirectory)?;
     let beside = format!(".{}.{}", name.to_string_lossy(), random_suffix());
     let beside = target.with_file_name(beside);
@@ -70,6 +74,17 @@ fn copy(file: &mut File) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn file_that_is_no_program_is_not_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let notes = directory.path().join("notes.txt");
+        fs::write(&notes, "mine").unwrap();
+        assert_eq!(install(&notes).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read_to_string(&notes).unwrap(), "mine");
+        fs::set_permissions(&notes, Permissions::from_mode(0o755)).unwrap();
+        install(&notes).unwrap();
+    }
 
     #[test]
     fn foreign_file_beside_the_target_survives() {

@@ -66,7 +66,7 @@ impl Run {
         self.begin().await.map_err(|(trouble, code)| trouble.with_code(code))
     }
 
-    async fn begin(self) -> Result<ExitCode, (Trouble, u8)> {
+    async fn begin(mut self) -> Result<ExitCode, (Trouble, u8)> {
         let failed = |trouble: Trouble| (trouble, words::FAILED);
         let spec = self.spec(self.remote.place().is_local()).map_err(failed)?;
         let id = self.spec.id.clone().unwrap_or_else(|| friendly::id(&self.spec.program()));
@@ -75,7 +75,11 @@ impl Run {
         let signals = Signals::begin().map_err(|error| failed(error.into()))?;
         let request = pb::StartRequest { id, spec: Some(spec), ..Default::default() };
         let (signals, process) = match start(&self.remote, client.clone(), request, signals).await {
-            Started::Process(signals, process) => (signals, *process),
+            Started::Process { signals, process, existed } => {
+                // A process of an earlier call is not this one's to delete.
+                self.rm &= !existed;
+                (signals, *process)
+            }
             Started::Asked(number) => return Ok(words::by_signal(number).into()),
             Started::Failed(trouble, code) => return Err((trouble, code)),
         };
@@ -197,7 +201,11 @@ impl Run {
 
 /// What came of a start.
 enum Started {
-    Process(Signals, Box<pb::Process>),
+    Process {
+        signals: Signals,
+        process: Box<pb::Process>,
+        existed: bool,
+    },
     /// We were asked to end, twice, before anybody had answered.
     Asked(i32),
     /// It was not, and what to exit with.
@@ -225,7 +233,7 @@ async fn start(
                 let id = &process.id;
                 print::tell(format!("{id} has run already; `procyard rerun {id}` runs it again"));
             }
-            Started::Process(signals, Box::new(process))
+            Started::Process { signals, process: Box::new(process), existed: started.existed }
         }
         Err((trouble, code)) => Started::Failed(trouble, code),
     }

@@ -61,6 +61,8 @@ struct CallerBudget {
     excess: Arc<Semaphore>,
     screens: Arc<Semaphore>,
     store_reads: Semaphore,
+    /// The turn of a large request to be decoded.
+    large_requests: Arc<Semaphore>,
 }
 
 /// One call or stream, and what it holds of its caller's budget until this is dropped.
@@ -132,7 +134,9 @@ impl CallerBudgets {
         let screens = Arc::new(Semaphore::new(SCREENS_PER_CALLER));
         let excess = Arc::new(Semaphore::new(1));
         let store_reads = Semaphore::new(STORE_READS_PER_CALLER);
-        Account { calls: 0, budget: Arc::new(CallerBudget { bytes, excess, screens, store_reads }) }
+        let large_requests = Arc::new(Semaphore::new(1));
+        let budget = CallerBudget { bytes, excess, screens, store_reads, large_requests };
+        Account { calls: 0, budget: Arc::new(budget) }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Account>> {
@@ -211,6 +215,12 @@ impl CallTicket {
     /// The turn of this call among those of its caller that read stored events.
     pub(super) async fn store_turn(&self) -> Result<SemaphorePermit<'_>, Error> {
         self.budget.store_reads.acquire().await.map_err(|_| Error::ShuttingDown)
+    }
+
+    /// The turn of this call among those of its caller whose large requests are decoded.
+    pub async fn large_request_turn(&self) -> Result<OwnedSemaphorePermit, Error> {
+        let turn = Arc::clone(&self.budget.large_requests).acquire_owned().await;
+        turn.map_err(|_| Error::ShuttingDown)
     }
 
     /// The turn of this call among the screens of its caller.

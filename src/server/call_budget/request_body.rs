@@ -3,7 +3,9 @@
 //! A client may send the beginning of a large message and then nothing: what has arrived stays in
 //! memory until the rest comes or the call ends. A message is charged until it is complete; from then
 //! on it is the handler's. While its caller has no room, nothing more is read, so that HTTP's flow control
-//! stops the client. A message that is longer than its method takes is refused by its prefix, before the
+//! stops the client. Large messages of one caller become complete one after the other: the server's only
+//! thread decodes them, which takes long for one of many small fields, and other calls have their turns
+//! between them. A message that is longer than its method takes is refused by its prefix, before the
 //! rest of it is read, and a request of which nothing more comes is ended.
 
 use std::pin::Pin;
@@ -14,11 +16,12 @@ use std::time::Duration;
 use bytes::{Buf, Bytes};
 use futures_util::future::BoxFuture;
 use http_body::{Body as HttpBody, Frame, SizeHint};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Sleep, sleep};
 use tonic::Status;
 use tonic::body::Body;
 
-use crate::access::{MAX_LARGE_REQUEST, Shape};
+use crate::access::{MAX_LARGE_REQUEST, MAX_REQUEST, Shape};
 use crate::grpc::framework::{message_too_large, request_timeout};
 use crate::supervisor::{CallTicket, Error};
 
@@ -27,6 +30,9 @@ const PREFIX_BYTES: usize = 5;
 
 /// Bytes of a message that are not charged, as most messages have fewer.
 const FREE_BYTES: usize = 16 << 10;
+
+/// Bytes of a message that is large: only few methods take more.
+const LARGE_MESSAGE: usize = MAX_REQUEST;
 
 /// How long no byte of an incomplete request may come before its call is ended.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -66,14 +72,22 @@ struct ChargedRequest {
     ticket: Arc<CallTicket>,
     /// Bytes of the message that are charged.
     charged: usize,
-    /// Data that has arrived, until its caller has room for it.
-    waiting: Option<(BoxFuture<'static, Result<(), Error>>, Bytes)>,
+    /// Data that has arrived, until its caller has room or a turn for it.
+    waiting: Option<(Admission, Bytes)>,
+    /// The turn of a large message that is complete, until it was decoded.
+    turn: Option<Turn>,
 }
+
+/// The turn of a message among the large ones of its caller.
+type Turn = OwnedSemaphorePermit;
+
+/// Waits for room, and for the turn of a large message.
+type Admission = BoxFuture<'static, Result<Option<Turn>, Error>>;
 
 impl ChargedRequest {
     fn new(body: Body, ticket: Arc<CallTicket>, limits: RequestLimits) -> ChargedRequest {
-        let (message, idle, waiting) = (Message::default(), None, None);
-        ChargedRequest { body, limits, message, idle, ticket, charged: 0, waiting }
+        let (message, idle, waiting, turn) = (Message::default(), None, None, None);
+        ChargedRequest { body, limits, message, idle, ticket, charged: 0, waiting, turn }
     }
 
     /// Ready when no byte came for too long.
@@ -83,8 +97,9 @@ impl ChargedRequest {
         idle.as_mut().poll(cx).map(|()| request_timeout(timeout))
     }
 
-    /// Changes the charge to what has arrived of the message. Returns whether that has to be waited for.
-    fn recharge(&mut self, data: &Bytes) -> bool {
+    /// Changes the charge to what has arrived of the message, where data completes a message of so many
+    /// bytes. Returns whether that has to be waited for.
+    fn recharge(&mut self, data: &Bytes, completed: usize) -> bool {
         let arrived = self.message.arrived();
         let wanted = if arrived > FREE_BYTES { arrived } else { 0 };
         let (more, less) =
@@ -93,12 +108,16 @@ impl ChargedRequest {
         if less > 0 {
             self.ticket.release(less);
         }
-        if more > 0 {
+        let is_large = completed > LARGE_MESSAGE;
+        if more > 0 || is_large {
             let ticket = Arc::clone(&self.ticket);
-            let hold = Box::pin(async move { ticket.hold(more).await });
-            self.waiting = Some((hold, data.clone()));
+            let wait = async move {
+                ticket.hold(more).await?;
+                if is_large { ticket.large_request_turn().await.map(Some) } else { Ok(None) }
+            };
+            self.waiting = Some((Box::pin(wait), data.clone()));
         }
-        more > 0
+        self.waiting.is_some()
     }
 }
 
@@ -110,12 +129,20 @@ impl HttpBody for ChargedRequest {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        // What was handed over before is decoded.
+        self.turn = None;
         loop {
-            if let Some((hold, data)) = &mut self.waiting {
-                let held = ready!(hold.as_mut().poll(cx));
+            if let Some((wait, data)) = &mut self.waiting {
+                let waited = ready!(wait.as_mut().poll(cx));
                 let data = std::mem::take(data);
                 self.waiting = None;
-                return Poll::Ready(Some(held.map(|()| Frame::data(data)).map_err(Status::from)));
+                return Poll::Ready(Some(match waited {
+                    Ok(turn) => {
+                        self.turn = turn;
+                        Ok(Frame::data(data))
+                    }
+                    Err(refused) => Err(refused.into()),
+                }));
             }
             let frame = match Pin::new(&mut self.body).poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => frame,
@@ -129,10 +156,13 @@ impl HttpBody for ChargedRequest {
                 self.idle = None;
             }
             let limit = self.limits.max_message;
-            if let Err(TooLarge(found)) = self.message.receive(&data, limit) {
-                return Poll::Ready(Some(Err(message_too_large(found, limit))));
-            }
-            if !self.recharge(&data) {
+            let completed = match self.message.receive(&data, limit) {
+                Ok(completed) => completed,
+                Err(TooLarge(found)) => {
+                    return Poll::Ready(Some(Err(message_too_large(found, limit))));
+                }
+            };
+            if !self.recharge(&data, completed) {
                 return Poll::Ready(Some(Ok(frame)));
             }
         }
@@ -168,7 +198,9 @@ impl Message {
         self.arrived
     }
 
-    fn receive(&mut self, mut data: &[u8], limit: usize) -> Result<(), TooLarge> {
+    /// Returns the bytes of the largest message that is complete with this data.
+    fn receive(&mut self, mut data: &[u8], limit: usize) -> Result<usize, TooLarge> {
+        let mut completed = 0;
         while !data.is_empty() {
             if self.prefix_bytes < PREFIX_BYTES {
                 self.prefix[self.prefix_bytes] = data.get_u8();
@@ -186,10 +218,11 @@ impl Message {
             self.arrived += taken;
             self.missing -= taken;
             if self.prefix_bytes == PREFIX_BYTES && self.missing == 0 {
+                completed = completed.max(self.arrived);
                 *self = Message::default();
             }
         }
-        Ok(())
+        Ok(completed)
     }
 }
 
@@ -246,11 +279,29 @@ mod tests {
         other.hold(2 << 20).await.unwrap();
     }
 
+    #[tokio::test]
+    async fn large_messages_of_a_caller_are_decoded_one_after_the_other() {
+        let budgets = CallerBudgets::new(Quota::default());
+        let body = |caller: &str| {
+            let ticket = Arc::new(budgets.enter_call(caller).unwrap());
+            let sent = Ok::<_, Status>(Frame::data(message(LARGE_MESSAGE as u32 + 1).into()));
+            let stream = futures_util::stream::iter([sent]);
+            let limits = RequestLimits::new(MAX_LARGE_REQUEST, Shape::Unary);
+            charge(Body::new(StreamBody::new(stream)), &ticket, limits)
+        };
+        let (mut first, mut second, mut other) = (body("a"), body("a"), body("b"));
+        first.frame().await.unwrap().unwrap();
+        assert!(second.frame().now_or_never().is_none());
+        other.frame().await.unwrap().unwrap();
+        assert!(first.frame().await.is_none());
+        second.frame().await.unwrap().unwrap();
+    }
+
     #[test]
     fn message_is_refused_by_its_prefix() {
         let sent = [message(9), message(10)].concat();
         let mut found = Message::default();
-        assert_eq!(found.receive(&sent[..14 + PREFIX_BYTES - 1], 9), Ok(()));
+        assert_eq!(found.receive(&sent[..14 + PREFIX_BYTES - 1], 9), Ok(9));
         assert_eq!(found.receive(&sent[14 + PREFIX_BYTES - 1..][..1], 9), Err(TooLarge(10)));
     }
 

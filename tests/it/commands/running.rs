@@ -327,6 +327,9 @@ async fn a_finished_one_stays_unless_it_is_to_be_forgotten() {
         printed(service.procyard(&["run", "--id", "gone", "--rm", "--", "echo", "b"])),
         "b\n"
     );
+    // A process of an earlier call is shown, and kept.
+    let again = ["run", "--id", "kept", "--rm", "--", "echo", "a"];
+    assert_eq!(printed(service.procyard(&again)), "a\n");
     let mut child = piped(service.procyard(&["run", "--id", "unread", "--rm", "--", "yes"]));
     assert_eq!(next_line(&mut BufReader::new(child.0.stdout.take().unwrap())), "y\n");
     assert_eq!(code(&child.finished()), 141);
