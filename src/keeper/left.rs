@@ -94,9 +94,9 @@ impl Leftovers {
         };
         let is_spared = |pid: i32| self.spared.iter().any(|spared| spared.pid == pid);
         // A keeper above both this process and a leftover may be that of another directory, to which
-        // a killed keeper below it left its descendants.
+        // a killed keeper below it left its descendants; one that is a leftover itself is another's.
         let is_keeper = |pid: i32| match StateDir::claim_in(pid.cast_unsigned()) {
-            Some(directory) => directory == self.state_dir || !is_spared(pid),
+            Some(directory) => !is_own(pid) && (directory == self.state_dir || !is_spared(pid)),
             None => false,
         };
         let own = std::process::id().cast_signed();

@@ -36,11 +36,11 @@ pub(super) const COOKIE: &[u8] = b"PROCYARD_ID";
 pub(super) const OUTPUT: &[u8] = b"PROCYARD_OUTPUT";
 
 /// How long a child may take until its exec, while the keeper waits: a process, the server, and a
-/// process within [`SLOW_PERIOD`] of one that took too long. Most take a millisecond; the last is
+/// process within [`SLOW_PERIOD`] of one that took longer. Most take a millisecond; the last is
 /// for a client that keeps starting what cannot be executed in time.
 const EXEC_TIMEOUT: Duration = Duration::from_secs(2);
 const SERVER_EXEC_TIMEOUT: Duration = Duration::from_secs(30);
-const SLOW_PERIOD_EXEC_TIMEOUT: Duration = Duration::from_millis(250);
+const SLOW_PERIOD_EXEC_TIMEOUT: Duration = Duration::from_millis(500);
 const SLOW_PERIOD: Duration = Duration::from_secs(60);
 
 /// Starts processes, one at a time.
@@ -56,7 +56,7 @@ pub(super) struct Spawner {
     /// What the soft limit of descriptors was before the keeper raised its own.
     descriptors: (u64, u64),
     oom_scores: OomScores,
-    /// When a process last took too long to exec.
+    /// When a process took longer than [`EXEC_TIMEOUT`].
     last_timeout: Option<Instant>,
 }
 
@@ -187,7 +187,9 @@ impl Spawner {
         let started = clone::start(&mut self.stack, cgroup, &order);
         if started.as_ref().is_err_and(Failure::is_timeout) {
             tracing::warn!("killed a process that took too long to execute its program");
-            self.last_timeout = Some(Instant::now());
+            if order.exec_timeout == EXEC_TIMEOUT {
+                self.last_timeout = Some(Instant::now());
+            }
         }
         started
     }

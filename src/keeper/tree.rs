@@ -263,7 +263,7 @@ impl Forest {
         owned.map(|(pid, _)| *pid).collect()
     }
 
-    /// Every orphan and all below it, whosever it is, but for those that were there before the keeper.
+    /// Every orphan and all below it, of any process, but for those that were there before the keeper.
     pub(super) fn everyone(&self) -> Vec<Member> {
         let orphans = self.orphans.iter();
         let adopted = orphans.filter(|(pid, orphan)| !self.is_earlier(**pid, orphan.start));

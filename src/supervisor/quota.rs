@@ -35,7 +35,7 @@ pub struct Quota {
     pub streams: Option<u64>,
     /// Other calls that are under way, with answers that were not sent yet.
     pub calls: Option<u64>,
-    /// Bytes that those calls hold for their answers.
+    /// Bytes of requests that still arrive, and of answers that were not sent yet.
     pub held_bytes: Option<u64>,
 }
 
@@ -61,7 +61,7 @@ pub enum Bound {
     Streams,
     /// Calls that are under way.
     Calls,
-    /// Bytes that calls hold for their answers.
+    /// Bytes of requests and answers that calls hold.
     HeldBytes,
 }
 

@@ -49,7 +49,8 @@ async fn printed(pattern: &str, candidate: &Candidate) {
     }
 }
 
-/// Searches what a launch prints until it exits. False: nothing matches, or the server ends.
+/// Searches what a launch prints until it exits, and not what its descendants print later. False:
+/// nothing matches, or the server ends.
 pub(super) async fn prints(
     pattern: &str,
     output: &Output,
@@ -69,12 +70,15 @@ pub(super) async fn prints(
     };
     let mut matcher = Matcher::new(regex);
     let mut follower = output.follow(first_seq);
-    while let Ok(Some(batch)) = follower.next(SEARCHED).await {
+    while let Ok(Some(mut batch)) = follower.next(SEARCHED).await {
+        let last = output.progress().final_seq.unwrap_or(u64::MAX);
+        batch.chunks.retain(|chunk| chunk.seq < last);
         if batch.gap.is_some() {
             matcher.skip();
         }
         match search(workers, matcher, batch.chunks).await {
             Ok((_, Some(_))) => return true,
+            Ok((_, None)) if follower.next_seq() >= last => return false,
             Ok((searched, None)) => matcher = searched,
             Err(_) => return false,
         }

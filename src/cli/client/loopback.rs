@@ -301,7 +301,9 @@ mod tests {
             let host = if address.starts_with("[::1]") { "[::1]" } else { "127.0.0.1" };
             let target = format!("{host}:{port}");
             let pending = TcpStream::connect(&target).await.unwrap();
-            assert_eq!(server_side(&pending).unwrap(), ServerSide::Pending, "{address}");
+            // The kernel may skip a row while others come and go.
+            let side = (0..MAX_ABSENT).map(|_| server_side(&pending).unwrap());
+            assert!(side.into_iter().any(|side| side == ServerSide::Pending), "{address}");
             let (connected, accepted) = tokio::join!(connect(&target, None), async {
                 [listener.accept().await, listener.accept().await]
             });

@@ -10,6 +10,7 @@ mod seccomp;
 
 use std::ffi::{CStr, c_int, c_long};
 use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::Program;
@@ -119,7 +120,7 @@ impl Failure {
 /// Does all that the order says, and execs. Returns only if something failed.
 pub(super) fn run(order: &Order<'_>) -> Failure {
     let errno = |step| move |errno| Failure { step, errno, candidate: 0 };
-    let prepared = set_exec_timer(order.exec_timeout)
+    let prepared = set_exec_timer(order)
         .map_err(errno(Step::Clone))
         .and_then(|()| confine::join(order).map_err(errno(Step::Confine)))
         .and_then(|()| take_descriptors(order.plan).map_err(errno(Step::Descriptors)))
@@ -158,18 +159,37 @@ fn call5(number: c_long, args: [usize; 5]) -> Result<usize, i32> {
     if result == -1 { Err(unsafe { *libc::__errno_location() }) } else { Ok(result as usize) }
 }
 
-/// Has the kernel kill this child unless it execs in time. The keeper is suspended until then, and
+/// A child has ended itself because its exec took too long. In the memory that the keeper shares.
+pub(super) static TIMED_OUT: AtomicBool = AtomicBool::new(false);
+
+/// Ends a child that the kernel does not kill by its own timer.
+extern "C" fn time_out(_: c_int) {
+    TIMED_OUT.store(true, Ordering::Relaxed);
+    // SAFETY: ends the child alone.
+    unsafe { libc::_exit(127) }
+}
+
+/// Has the kernel end this child unless it execs in time. The keeper is suspended until then, and
 /// others decide how long an exec takes: by a lease on the program's file, a mount that hangs or a
-/// SIGSTOP. An exec removes the timer.
-fn set_exec_timer(timeout: Duration) -> Result<(), i32> {
+/// SIGSTOP. An exec removes the timer. Where the user has no timer left, it goes without.
+fn set_exec_timer(order: &Order<'_>) -> Result<(), i32> {
+    let timeout = order.exec_timeout;
+    // The first process of a PID namespace ignores a SIGKILL of its own, but not a signal that it
+    // has a handler for.
+    let is_first = order.program.fence.namespaces & libc::CLONE_NEWPID != 0;
+    if is_first {
+        handle_alarm()?;
+    }
     // SAFETY: plain data, for which zero is valid.
     let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
-    event.sigev_signo = libc::SIGKILL;
+    event.sigev_signo = if is_first { libc::SIGALRM } else { libc::SIGKILL };
     event.sigev_notify = libc::SIGEV_SIGNAL;
     let mut timer: c_int = 0;
     let clock = libc::CLOCK_MONOTONIC as usize;
     let (event, id) = ((&raw const event) as usize, (&raw mut timer) as usize);
-    call(libc::SYS_timer_create, [clock, event, id, 0])?;
+    if call(libc::SYS_timer_create, [clock, event, id, 0]).is_err() {
+        return Ok(());
+    }
     let never = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let value = libc::timespec {
         tv_sec: timeout.as_secs().cast_signed(),
@@ -177,6 +197,21 @@ fn set_exec_timer(timeout: Duration) -> Result<(), i32> {
     };
     let times = libc::itimerspec { it_interval: never, it_value: value };
     call(libc::SYS_timer_settime, [timer as usize, 0, (&raw const times) as usize, 0]).map(drop)
+}
+
+/// Lets SIGALRM through, to a handler that the exec removes.
+fn handle_alarm() -> Result<(), i32> {
+    // SAFETY: plain data, for which zero is valid; the handlers and the mask are the child's own.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = time_out as extern "C" fn(c_int) as usize;
+        if libc::sigaction(libc::SIGALRM, &raw const action, std::ptr::null_mut()) != 0 {
+            return Err(libc::EINVAL);
+        }
+    }
+    let alarm: u64 = 1 << (libc::SIGALRM - 1);
+    let unblock = libc::SIG_UNBLOCK as usize;
+    call(libc::SYS_rt_sigprocmask, [unblock, (&raw const alarm) as usize, 0, 8]).map(drop)
 }
 
 /// A table of its own with nothing but the sources, then each at its place. The kernel copies

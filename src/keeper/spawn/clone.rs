@@ -7,6 +7,7 @@ use std::ffi::{c_int, c_void};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
@@ -94,7 +95,9 @@ pub(super) fn start(
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
     // SAFETY: the child wrote through another path than this variable's name; it is over.
     let failure = unsafe { ptr::read_volatile(&raw const shared.failure) };
-    if failure.errno == 0 && begin.elapsed() >= order.exec_timeout && reap::is_killed(pid, &pidfd) {
+    let is_late = failure.errno == 0 && begin.elapsed() >= order.exec_timeout;
+    if is_late && (child::TIMED_OUT.swap(false, Ordering::Relaxed) || reap::is_killed(pid, &pidfd))
+    {
         // It is reaped as any orphan.
         return Err(Failure::TIMED_OUT);
     }

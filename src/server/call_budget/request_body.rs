@@ -105,19 +105,24 @@ impl ChargedRequest {
         let (more, less) =
             (wanted.saturating_sub(self.charged), self.charged.saturating_sub(wanted));
         self.charged = wanted;
-        if less > 0 {
+        // The handler of a stream may take as long as it likes for a message.
+        let is_large = completed > LARGE_MESSAGE && self.limits.timeout.is_some();
+        if more == 0 && !is_large {
             self.ticket.release(less);
+            return false;
         }
-        let is_large = completed > LARGE_MESSAGE;
-        if more > 0 || is_large {
-            let ticket = Arc::clone(&self.ticket);
-            let wait = async move {
-                ticket.hold(more).await?;
-                if is_large { ticket.large_request_turn().await.map(Some) } else { Ok(None) }
+        let ticket = Arc::clone(&self.ticket);
+        let wait = async move {
+            ticket.hold(more).await?;
+            let turn = match is_large {
+                true => Some(ticket.large_request_turn().await?),
+                false => None,
             };
-            self.waiting = Some((Box::pin(wait), data.clone()));
-        }
-        self.waiting.is_some()
+            ticket.release(less);
+            Ok(turn)
+        };
+        self.waiting = Some((Box::pin(wait), data.clone()));
+        true
     }
 }
 

@@ -283,3 +283,13 @@ async fn output_before_an_immediate_exit_counts_as_ready() {
         assert_eq!(story(&mut client, &id).await, [Kind::Started, Kind::Ready, Kind::Completed]);
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn output_of_descendants_after_the_exit_is_not_searched() {
+    let service = TestService::start();
+    let mut client = service.client().await;
+    let spec = when_ready(by_words("never"), shell("yes & sleep 0.1; exit 3"));
+    soon(client.start(start("p", spec))).await.unwrap();
+    let process = ended(&mut client, "p").await;
+    assert_eq!((exit(&process).cause(), process.ready), (pb::Cause::ReadinessFailed, false));
+}

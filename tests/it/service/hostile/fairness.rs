@@ -32,7 +32,7 @@ async fn is_prompt<T>(call: impl Future<Output = T>) -> T {
 }
 
 fn are_under_way<T>(calls: &[JoinHandle<T>]) {
-    assert!(calls.iter().all(|call| !call.is_finished()), "the calls cost too little to tell");
+    assert!(calls.iter().any(|call| !call.is_finished()), "the calls cost too little to tell");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -71,7 +71,8 @@ async fn costly_searches_leave_another_callers_search_prompt() {
     let waits: Vec<_> = (0..60)
         .map(|n| {
             let (mut a, request) = (a.clone(), wait("a", &format!("(?:a?){{900}}X{n}")));
-            tokio::spawn(async move { a.wait(request).await.map(drop) })
+            // Refused when the others hold the budget for too long.
+            tokio::spawn(async move { while a.wait(request.clone()).await.is_err() {} })
         })
         .collect();
     for _ in 0..5 {

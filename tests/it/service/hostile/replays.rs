@@ -18,7 +18,7 @@ fn replay() -> pb::WatchRequest {
     pb::WatchRequest { since_event: Some(0), replay_only: true, ..Default::default() }
 }
 
-/// The number of events that a caller is told.
+/// The number of events that a caller receives.
 async fn replayed(client: &mut TokenClient) -> usize {
     let mut stream = client.watch(replay()).await.unwrap().into_inner();
     let mut events = 0;
