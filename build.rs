@@ -14,6 +14,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     std::fs::write(out.join("procyard.v1.bin"), prost::Message::encode_to_vec(&public))?;
     let mut named = prost_build::Config::new();
     named.enable_type_names();
-    tonic_prost_build::configure().bytes(".").compile_fds_with_config(public, named)?;
+    // An answer copies a structured output that was encoded elsewhere.
+    let value = (".google.protobuf.Value", "crate::grpc::EncodedValue");
+    let service = tonic_prost_build::configure().bytes(".").extern_path(value.0, value.1);
+    service.compile_fds_with_config(public, named)?;
     Ok(())
 }

@@ -1,9 +1,10 @@
-//! Where the service listens: addresses, and the sockets that come of them.
+//! Where the service listens, and where it keeps its state by default.
 //!
 //! Owns reading addresses and opening them safely.
 
 pub mod inherited;
 mod runtime_dir;
+mod state_dir;
 
 use std::fs;
 use std::io;
@@ -19,6 +20,8 @@ use std::time::Duration;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+pub use state_dir::DefaultStateDir;
 
 /// How long another instance is waited for that looks at the same directory.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -10,12 +10,14 @@ pub mod to_proto;
 mod attach;
 pub(crate) mod audit;
 pub(crate) mod clip;
+pub mod encoded_value;
 mod follow;
 pub mod framework;
 pub mod info;
 mod input;
 mod lifecycle;
 mod output;
+mod paced_stream;
 mod records;
 mod screen;
 pub mod service;
@@ -24,7 +26,10 @@ mod status;
 #[cfg(test)]
 mod tests;
 mod watch;
+mod watch_limit;
 mod words;
+
+pub use encoded_value::EncodedValue;
 
 /// The messages and the service, as generated from `proto/procyard/v1`.
 pub mod pb {

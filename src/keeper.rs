@@ -5,8 +5,9 @@
 //! synchronous; no network, no disk on its way. It knows nothing of queues, services, timeouts
 //! or owners: all that is the server's, which asks for everything it wants done (`requests`).
 //!
-//! To be read in this order: `turns` is the loop and the state; `requests`, `continuing`, `ending`
-//! and `kill` are what it does; `held` is what it holds; `spawn`, `streams`, `output`, `ring`,
+//! To be read in this order: `turns` is the loop and the state; `requests`, `start`, `continuing`,
+//! `ending` and `kill` are what it does; `held` is what it holds; `helper` and `raw` are how it never
+//! waits; `spawn`, `streams`, `output`, `ring`,
 //! `input`, `terminal`, `reap`, `tree`, `cgroup`, `controllers` and `memory` are how; `link`, `pulse`, `server`, `binary` and
 //! `upgrade` are the other process; `notify` is who started this one; `left` is what a killed
 //! keeper leaves.
@@ -17,6 +18,7 @@ mod continuing;
 mod controllers;
 mod ending;
 mod held;
+mod helper;
 mod input;
 mod kill;
 mod left;
@@ -26,11 +28,13 @@ mod notify;
 mod output;
 mod poller;
 mod pulse;
+mod raw;
 mod reap;
 mod requests;
 mod ring;
 mod server;
 mod spawn;
+mod start;
 mod streams;
 mod terminal;
 mod tree;
@@ -145,6 +149,8 @@ impl Ground {
             upgrade: None,
             starts: VecDeque::new(),
             busy: Vec::new(),
+            starting: Vec::new(),
+            adopt_request: None,
             kills: Vec::new(),
             look: None,
             exit_search: None,

@@ -5,6 +5,7 @@
 //! server; the files below are the server's. Knows neither the protocol between them nor any
 //! system call.
 
+pub mod keeper_id;
 pub mod keys;
 pub mod lifecycle;
 pub mod record;
@@ -18,6 +19,7 @@ pub mod wait;
 
 use serde::{Deserialize, Serialize};
 
+pub use keeper_id::KeeperId;
 pub use keys::{Key, Keyboard};
 pub use lifecycle::{Kind, Life, Moment};
 pub use record::{

@@ -45,9 +45,9 @@ use crate::keeper::{Leftovers, cgroup_memory_limit, lower_oom_score};
 use crate::keeper_client::{Keeper, Reports, Welcome};
 use crate::store::{Limits, Loaded, StateDir, Store};
 use crate::supervisor::{
-    FromKeeper, Rules, Stage, Supervisor, Whole, WorkerPool, enforceable_limits,
+    CurrentKeeper, FromKeeper, Rules, Stage, Supervisor, Whole, WorkerPool, enforceable_limits,
 };
-use crate::telemetry::refusals;
+use crate::telemetry::{changes, refusals};
 use ancestry::Ancestry;
 use credentials::{Access, Credentials};
 use keeper_exit::{KeeperExit, KeeperProcess};
@@ -68,6 +68,8 @@ const SHORT_DRAIN: Duration = Duration::from_secs(1);
 /// Threads for what waits for the disk on the server's own behalf: the store, scripts, outputs and
 /// files of transcripts. What calls ask for has the threads of the worker pool.
 const MAX_BLOCKING_THREADS: usize = 8;
+/// Bytes of stored events. The oldest go first.
+const MAX_EVENT_BYTES: u64 = 256 << 20;
 /// What the server lowers its OOM score to, where that is permitted: processes are killed before
 /// it, and the keeper after it, which replaces it.
 const OOM_SCORE: i32 = -500;
@@ -114,21 +116,27 @@ pub fn run(link: UnixStream, sockets: Sockets, options: &Options) -> Result<(), 
     let keeper = KeeperProcess::open(&link)?;
     let linked = runtime.block_on(Keeper::connect(link))?;
     let state_dir = StateDir::lock(&options.state_dir)?;
-    let opened = Store::open(&state_dir, Limits { max_events: options.max_events })?;
+    let opened = Store::open(
+        &state_dir,
+        Limits { max_events: options.max_events, max_event_bytes: MAX_EVENT_BYTES },
+    )?;
     failpoint::reach(Point::RecoveryLoaded);
     let mut options = Options { state_dir: state_dir.path().into(), ..options.clone() };
     bound_transcripts(&mut options.rules, cgroup_memory_limit());
     let served = runtime.block_on(async {
         let leftovers = Leftovers::new(&options.state_dir);
+        let id = keeper.as_ref().and_then(KeeperProcess::id);
+        let identity = CurrentKeeper::new(id, linked.2.server_starts == 1);
         let keeper = keeper.map(|keeper| keeper.kill_leftovers_at_exit(leftovers)).transpose()?;
         let watched = opened.0.clone();
         tokio::select! {
-            served = serve_until_lost(linked, sockets, &options, opened, keeper) => served,
+            served = serve_until_lost((linked, identity), sockets, &options, opened, keeper) => served,
             // The keeper starts another, which repairs it.
             () = watched.damaged() => Err("the store is damaged".into()),
         }
     });
     refusals::write_summaries();
+    changes::write_summaries();
     // Whatever still runs has nobody to answer to.
     runtime.shutdown_background();
     served
@@ -143,9 +151,12 @@ fn bound_transcripts(rules: &mut Rules, memory_limit: Option<u64>) {
     }
 }
 
+/// The connection to the keeper, and which keeper it is.
+type Linked = ((Keeper, Reports, Welcome), CurrentKeeper);
+
 /// Serves; if the keeper is gone, returns once what it left running is killed.
 async fn serve_until_lost(
-    linked: (Keeper, Reports, Welcome),
+    linked: Linked,
     sockets: Sockets,
     options: &Options,
     opened: (Store, Loaded),
@@ -159,12 +170,13 @@ async fn serve_until_lost(
 }
 
 async fn serve(
-    (keeper, reports, welcome): (Keeper, Reports, Welcome),
+    ((keeper, reports, welcome), identity): Linked,
     Sockets { listeners, metrics }: Sockets,
     options: &Options,
     opened: (Store, Loaded),
 ) -> Result<(), Box<dyn Error>> {
-    let (supervisor, about) = take_over((&keeper, reports, &welcome), options, opened).await?;
+    let linked = (&keeper, reports, &welcome, identity);
+    let (supervisor, about) = take_over(linked, options, opened).await?;
     let stage = supervisor.stage();
     let credentials = Arc::new(Credentials::new(&options.access));
     let service = Service::new(supervisor.clone(), about);
@@ -198,7 +210,7 @@ async fn serve(
 
 /// Begins the supervisor with what the keeper holds and the store has; and what is told of it.
 async fn take_over(
-    (keeper, reports, welcome): (&Keeper, Reports, &Welcome),
+    (keeper, reports, welcome, identity): (&Keeper, Reports, &Welcome, CurrentKeeper),
     options: &Options,
     (store, loaded): (Store, Loaded),
 ) -> Result<(Whole, About), Box<dyn Error>> {
@@ -216,7 +228,7 @@ async fn take_over(
         keeper: keeper.clone(),
         reports,
         held,
-        is_new: welcome.server_starts == 1,
+        identity,
         limits: welcome.limits,
         sandbox: welcome.sandbox,
     };

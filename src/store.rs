@@ -3,7 +3,7 @@
 //! Owns the state directory and its lock (`state_dir`), whether a directory may be one (`marker`),
 //! its subdirectories and the names of files in them (`data_dir`), the database file and its
 //! settings (`database`), the schema and its versions (`schema`), rows (`rows`), the thread that writes
-//! (`writer`), the one that keeps the log short (`checkpoint`), the connection that reads
+//! (`writer`) and what it knows of the sizes of events (`event_sizes`), the one that keeps the log short (`checkpoint`), the connection that reads
 //! (`reader`), the first bytes of the database and of its log (`version`, `log`), and what is done
 //! about damage (`damage`, `repair`). It never decides what is recorded, nor in what order: that
 //! is the supervisor's.
@@ -17,6 +17,7 @@ mod damage;
 mod data_dir;
 mod database;
 mod error;
+mod event_sizes;
 mod loaded;
 mod log;
 mod marker;
@@ -54,6 +55,8 @@ pub struct Limits {
     /// Events; a few more may be there before the oldest go. At least one is kept, as the newest
     /// one tells the number of the next.
     pub max_events: u64,
+    /// Bytes of their rows; a few more may be there, as of events.
+    pub max_event_bytes: u64,
 }
 
 /// One thing to be recorded.
@@ -155,7 +158,19 @@ impl Store {
         self.writer.commit(batch)
     }
 
-    /// The kept events after the one numbered `after`, oldest first. Commits do not wait for it.
+    /// All kept events after the one numbered `after`, oldest first.
+    #[cfg(test)]
+    async fn all_events(&self, mut after: u64) -> Vec<Event> {
+        let mut all = Vec::new();
+        while let batch @ [.., last] = &*self.events(after, usize::MAX).await.unwrap() {
+            after = last.seq;
+            all.extend_from_slice(batch);
+        }
+        all
+    }
+
+    /// The kept events after the one numbered `after`, oldest first: at most `limit`, or fewer if
+    /// they are large. Commits do not wait for it.
     pub async fn events(&self, after: u64, limit: usize) -> Result<Vec<Event>, StoreError> {
         let events = self.reader.ask(move |connection| rows::events(connection, after, limit));
         self.damage.heed(events.await)

@@ -71,6 +71,7 @@ pub use observe::{Observer, QuietFrom, Waited, figures, observable};
 pub use queue::{Capacity, Place};
 pub use quota::{Bound, LATER, Quota, Quotas, Reached};
 pub use readiness::{Candidate, ready};
+pub use recovery::CurrentKeeper;
 pub use registry::{Counts, Entry, Held, Page, Seen};
 pub use replay::{SCREEN_BYTES, Typist};
 pub use retention::Keep;
@@ -125,8 +126,8 @@ pub struct FromKeeper {
     pub reports: Reports,
     /// What it holds.
     pub held: Vec<Adopted>,
-    /// It has started no server before this one.
-    pub is_new: bool,
+    /// Which keeper it is.
+    pub identity: CurrentKeeper,
     /// Which limits of whole trees it can enforce.
     pub limits: Enforceable,
     /// Which parts of a sandbox it can put up; none: it is too old to confine anyone.
@@ -215,8 +216,7 @@ impl Supervisor {
         workers: Arc<WorkerPool>,
     ) -> Whole {
         let Rules { keep, capacity, confinement } = rules;
-        let FromKeeper { keeper, reports, held, is_new: is_new_keeper, limits, sandbox } =
-            from_keeper;
+        let FromKeeper { keeper, reports, held, identity, limits, sandbox } = from_keeper;
         let confiner = Arc::new(Confiner::new(confinement, sandbox));
         let Loaded { records, next_event, next_birth, tail, repaired, is_new, instance_id: _ } =
             loaded;
@@ -226,7 +226,7 @@ impl Supervisor {
         // What a database does not know that was made after it was started is not unknown.
         let made_at = is_new.then(|| now().wall / NANOS_PER_SECOND);
         state.repaired_at = repaired.map(|repaired| repaired.time).or(made_at);
-        state.is_new_keeper = is_new_keeper;
+        state.keeper = identity;
         let archives = Arc::new(Archives::new(state_dir));
         archives.trim_lost(keep).await;
         let queue = recover(&mut state, records, held, first_birth, &ground, &archives).await;
@@ -341,8 +341,13 @@ impl Supervisor {
         self.call(|reply| Call::Delete { id, force, reply }).await
     }
 
+    /// What this call holds of the caller's budget, for what may outlive the call.
+    pub fn shared_ticket(&self) -> Arc<CallTicket> {
+        Arc::clone(&self.ticket)
+    }
+
     /// What this call holds of the caller's budget.
-    pub fn ticket(&self) -> &CallTicket {
+    pub fn ticket(&self) -> &Arc<CallTicket> {
         &self.ticket
     }
 

@@ -5,6 +5,7 @@ pub mod refusals;
 pub mod request;
 
 pub mod audit_file;
+pub mod changes;
 pub mod file;
 
 mod line;
@@ -64,7 +65,9 @@ pub fn init(format: Format, audit: Option<AuditFile>) {
 
 /// Whether a line is about a change that a caller made.
 fn is_change(line: &Metadata<'_>) -> bool {
-    line.target() == AUDIT_TARGET && *line.level() == Level::INFO
+    line.target() == AUDIT_TARGET
+        && *line.level() == Level::INFO
+        && line.name() != refusals::UNCHANGED
 }
 
 /// Writes lines in a format.

@@ -17,6 +17,11 @@ pub(crate) const RETURN: &str = "stty raw -echo; echo ready; exec cat";
 pub(crate) const READY: &[u8] = b"ready\n";
 const SOURCE: &str = include_str!("child.c");
 
+/// The procyard that is measured; `PROCYARD_BINARY` names another one than that of this build.
+pub(crate) fn procyard() -> String {
+    std::env::var("PROCYARD_BINARY").unwrap_or_else(|_| env!("CARGO_BIN_EXE_procyard").into())
+}
+
 /// The static program, or why there is none.
 pub(crate) struct Programs {
     child: std::result::Result<Child, String>,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use super::Result;
+use super::{Result, programs};
 
 /// What a client of HTTP/2 says first: that it is one, and that it has no settings.
 const GREETING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
@@ -29,7 +29,7 @@ impl Serve {
     pub(crate) fn start_with(change: impl FnOnce(&mut Command)) -> Result<Serve> {
         let directory = tempfile::tempdir()?;
         let listen = format!("unix://{}", directory.path().join("socket").display());
-        let mut command = Command::new(env!("CARGO_BIN_EXE_procyard"));
+        let mut command = Command::new(programs::procyard());
         command.args(["serve", "--listen", &listen]);
         command.arg("--state-dir").arg(directory.path().join("state"));
         command.env("RUST_LOG", "warn").stdin(Stdio::null());

@@ -13,7 +13,7 @@ use procyard::process::{Io, Launch, Size, Status};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-use crate::common::Result;
+use crate::common::{Result, programs};
 
 pub(crate) const PIPES: Io = Io::Pipes { stdin: false, merge_stderr: false };
 pub(crate) const TERMINAL: Io = Io::Terminal(Size { rows: 24, cols: 80 });
@@ -44,7 +44,7 @@ impl Yard {
     pub(crate) fn open() -> Result<Yard> {
         let directory = tempfile::tempdir()?;
         let control = directory.path().join("control");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_procyard"));
+        let mut command = Command::new(programs::procyard());
         command.arg("keeper").arg("--control").arg(&control);
         command.env("RUST_LOG", "warn").stdin(Stdio::null());
         // SAFETY: one system call, which is safe between fork and exec.

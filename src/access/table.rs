@@ -35,6 +35,12 @@ pub const MAX_LARGE_REQUEST: usize = 4 << 20;
 /// that it needs is a selector whose texts and labels are all at their limits: 75 KiB.
 pub const MAX_REQUEST: usize = 128 << 10;
 
+/// Fields of a request message: each value, each element of a list, and of a map each entry, key and value.
+///
+/// The server decodes requests on its only thread, which takes as long for an empty field as for a kilobyte of
+/// text. The kernel gives a program less than 2 MiB of arguments and variables, so no program gets more of them.
+pub const MAX_FIELDS: usize = 128 << 10;
+
 /// What a call does to processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Does {

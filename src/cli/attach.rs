@@ -65,6 +65,7 @@ impl Attach {
             // It would print what it prints, again and again.
             return Err(Trouble::new(format!("this is {id} itself; attach to it from elsewhere")));
         }
+        let waits = session::waits(&process);
         let spec = process.spec.unwrap_or_default();
         let terminal = matches!(spec.io, Some(pb::spec::Io::Terminal(_)));
         let reads = terminal || process.stdin.is_some_and(|stdin| stdin.open);
@@ -92,6 +93,7 @@ impl Attach {
             follows_window,
             acknowledge: self.acknowledge.then_some(spec.transcript_bytes),
             owner: false,
+            waits,
         };
         let left = Session::begin(client.clone(), id.clone(), manner, signals).run().await;
         session::tidy(client, &id, terminal, &left).await;
@@ -101,8 +103,8 @@ impl Attach {
                 print::tell(format!("{id}: {how}"));
                 Ok(words::exit_code(&process).into())
             }
-            Left::Detached { reached } => {
-                print::tell(format!("{id} {}", words::goes_on(reached)));
+            Left::Detached { reached, waits } => {
+                print::tell(format!("{id} {}", words::goes_on(reached, waits)));
                 Ok(ExitCode::SUCCESS)
             }
             Left::Asked(number) | Left::Canceled(number) => {

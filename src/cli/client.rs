@@ -5,6 +5,7 @@
 
 mod attempts;
 mod loopback;
+mod no_listener;
 mod peer;
 mod place;
 mod resumed;
@@ -24,6 +25,7 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity
 use tonic::{Request, Status};
 
 pub(super) use attempts::{AWAY, Attempts, UNREACHABLE, again, is_lost, quietly_again, reason};
+pub(super) use no_listener::NoListener;
 pub(super) use peer::Peer;
 pub(super) use place::Place;
 pub(super) use resumed::{Resumable, Resumed};
@@ -178,8 +180,11 @@ impl Remote {
                     let socket = socket.clone();
                     async move {
                         // Where too many wait to be let in it blocks; others have their timeouts.
-                        let stream =
-                            tokio::task::spawn_blocking(move || socket.open(server_uid)).await??;
+                        let opening = tokio::task::spawn_blocking(move || {
+                            let opened = socket.open(server_uid);
+                            opened.map_err(|error| NoListener::mark(socket, error))
+                        });
+                        let stream = opening.await??;
                         stream.set_nonblocking(true)?;
                         Ok::<_, std::io::Error>(TokioIo::new(UnixStream::from_std(stream)?))
                     }

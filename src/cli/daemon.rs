@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use super::client::Peer;
 use super::local::listener::Listeners;
-use super::options::state_dir_here;
+use super::options::{state_dir_here, state_dir_problem};
 use crate::config::{Listen, inherited};
 use crate::server::credentials::token_file;
 use crate::store::StateDir;
@@ -64,7 +64,8 @@ impl Daemon {
             |error: &dyn std::fmt::Display| format!("a supervisor cannot be started: {error}");
         let token_files = [token_file::usual, token_file::of_this_machine];
         let expected = token_files.map(|file| file(&self.state_dir));
-        StateDir::prepare(&self.state_dir, &expected).map_err(|error| because(&error))?;
+        StateDir::prepare(&self.state_dir, &expected)
+            .map_err(|error| because(&state_dir_problem(&self.state_dir, &error)))?;
         if let Some(keeper) = self.keeper_elsewhere() {
             return Err(because(&self.claimed(keeper)));
         }

@@ -11,8 +11,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::builder::BoolishValueParser;
+use rustix::process::getuid;
 
+use crate::config::DefaultStateDir;
 use crate::server;
+use crate::store::StoreError;
 use crate::supervisor::{Capacity, Confinement, Keep, Rules, is_within};
 use crate::telemetry::file::previous;
 use crate::telemetry::{Format, audit_file};
@@ -23,7 +26,8 @@ use quotas::QuotaOptions;
 #[derive(clap::Args, Clone)]
 pub(super) struct Options {
     /// Where records, events and finished transcripts are kept. The default is
-    /// $XDG_STATE_HOME/procyard or ~/.local/state/procyard, for root /var/lib/procyard.
+    /// $XDG_STATE_HOME/procyard or ~/.local/state/procyard, /tmp/procyard-UID/state where the home
+    /// directory cannot be written, for root /var/lib/procyard.
     #[arg(long, value_name = "PATH", env = "PROCYARD_STATE_DIR")]
     state_dir: Option<PathBuf>,
     /// Finished processes that are kept at most; the oldest go first. The newest one stays until
@@ -219,7 +223,7 @@ fn queue(text: &str) -> Result<(String, usize), String> {
 /// The state directory that is meant here, unless an option says otherwise: that of the
 /// environment, or else the usual one. All commands take the same, so that they meet.
 pub(super) fn state_dir_here() -> PathBuf {
-    named_state_dir().unwrap_or_else(usual_state_dir)
+    named_state_dir().unwrap_or_else(|| DefaultStateDir::find().path)
 }
 
 /// The state directory that the environment names.
@@ -228,15 +232,18 @@ pub(super) fn named_state_dir() -> Option<PathBuf> {
     named.map(PathBuf::from)
 }
 
-fn usual_state_dir() -> PathBuf {
-    let uid = rustix::process::getuid();
-    if uid.is_root() {
-        return "/var/lib/procyard".into();
+/// Why a state directory cannot be used, with what to do if it is the default one.
+pub(super) fn state_dir_problem(path: &Path, error: &StoreError) -> String {
+    let can_be_elsewhere =
+        matches!(error, StoreError::Directory { .. } | StoreError::NotOurs { .. });
+    if !can_be_elsewhere || named_state_dir().is_some() || path != DefaultStateDir::find().path {
+        return error.to_string();
     }
-    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|dir| dir.is_absolute());
-    let home = || absolute("HOME").map(|home| home.join(Path::new(".local/state")));
-    match absolute("XDG_STATE_HOME").or_else(home) {
-        Some(state) => state.join("procyard"),
-        None => std::env::temp_dir().join(format!("procyard-{}", uid.as_raw())).join("state"),
+    let serve = "pass --state-dir PATH to `procyard serve`";
+    match getuid().is_root() {
+        true => format!("{error}; {serve}"),
+        false => {
+            format!("{error}; set XDG_STATE_HOME to a directory that you can write to, or {serve}")
+        }
     }
 }

@@ -87,33 +87,44 @@ impl Ps {
     }
 }
 
-/// The processes as a table. Names have a column if there are any.
+/// The processes as a table. Names and restarts have a column if there are any.
 fn table(processes: &[pb::Process], now: prost_types::Timestamp) -> Table {
-    let spec = |process: &pb::Process| process.spec.clone().unwrap_or_default();
-    let named = processes.iter().any(|process| !spec(process).name.is_empty());
-    let mut heading = vec!["ID", "NAME", "STATE", "RAN", "OUTPUT", "COMMAND"];
-    if !named {
-        heading.remove(1);
-    }
-    let mut table = Table::new(&heading);
+    let has_names = processes.iter().any(|process| !name(process).is_empty());
+    let has_restarts = processes.iter().any(|process| process.restarts > 0);
+    let columns = [
+        ("ID", true),
+        ("NAME", has_names),
+        ("STATE", true),
+        ("RESTARTS", has_restarts),
+        ("RAN", true),
+        ("OUTPUT", true),
+        ("COMMAND", true),
+    ];
+    let shown = columns.iter().filter(|(_, is_shown)| *is_shown);
+    let mut table = Table::new(&shown.map(|(heading, _)| *heading).collect::<Vec<_>>());
     for process in processes {
-        let spec = spec(process);
+        let spec = process.spec.clone().unwrap_or_default();
         let printed = process.transcript.as_ref().map_or(0, |transcript| transcript.total_bytes);
         let ran = ran(process, &now).map_or("-".into(), words::span);
-        let mut cells = vec![
+        let cells = [
             (process.id.clone(), Colour::Plain),
-            (spec.name.clone(), Colour::Plain),
+            (name(process).to_owned(), Colour::Plain),
             words::state(process),
+            (process.restarts.to_string(), Colour::Plain),
             (ran, Colour::Plain),
             (words::size(printed), Colour::Plain),
             (words::command(&spec), Colour::Plain),
         ];
-        if !named {
-            cells.remove(1);
-        }
-        table.row(cells);
+        let shown = cells.into_iter().zip(&columns).filter(|(_, (_, is_shown))| *is_shown);
+        table.row(shown.map(|(cell, _)| cell).collect());
     }
     table
+}
+
+/// The name by which commands find a process: its own, else that of its service.
+fn name(process: &pb::Process) -> &str {
+    let Some(spec) = &process.spec else { return "" };
+    if spec.name.is_empty() { &spec.service } else { &spec.name }
 }
 
 /// How long it has run, or ran.

@@ -147,6 +147,7 @@ impl Run {
             follows_window: self.tty,
             acknowledge: (!self.tty).then_some(self.spec.transcript_bytes()),
             owner: true,
+            waits: session::waits(&process),
         };
         let id = process.id;
         let left = Session::begin(client.clone(), id.clone(), manner, signals).run().await;
@@ -160,8 +161,8 @@ impl Run {
                 }
                 Ok(words::exit_code(&process).into())
             }
-            Ok(Left::Detached { reached }) => {
-                let goes_on = words::goes_on(reached);
+            Ok(Left::Detached { reached, waits }) => {
+                let goes_on = words::goes_on(reached, waits);
                 print::tell(format!("{id} {goes_on}; `procyard attach {id}` comes back"));
                 Ok(ExitCode::SUCCESS)
             }
@@ -182,7 +183,7 @@ impl Run {
                 session::end_by(number);
                 Ok(words::by_signal(number).into())
             }
-            Err(trouble) if trouble.is_missing() => Err(trouble),
+            Err(trouble) if trouble.is_missing() || trouble.is_supervisor_end() => Err(trouble),
             Err(trouble) => Err(Trouble::new(format!("{trouble}; {id} may run on"))),
         }
     }

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
-use super::options::Options;
+use super::options::{Options, state_dir_problem};
 use crate::config::{Listen, Reach, SocketFile, inherited};
 use crate::keeper::{Ground, Notify, Servers, end_what_was_left};
 use crate::process::Launch;
@@ -45,7 +45,9 @@ impl Serve {
         let all = [&places[..], &self.listen].concat();
         self.options.access.check(&all)?;
         // Held as long as the keeper lives, whichever server it has.
-        let state_dir = StateDir::claim(&self.options.state_dir(), &self.options.named_files())?;
+        let path = self.options.state_dir();
+        let state_dir = StateDir::claim(&path, &self.options.named_files())
+            .map_err(|error| state_dir_problem(&path, &error))?;
         end_what_was_left(state_dir.path())?;
         Store::check(&state_dir)?;
         let token = self.options.access.settle(&all, state_dir.path())?;

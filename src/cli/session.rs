@@ -36,7 +36,7 @@ use tokio::task::LocalSet;
 use tokio::time::{Instant, sleep_until};
 
 pub(super) use detach::DetachKeys;
-pub(super) use manner::{Left, Manner};
+pub(super) use manner::{Left, Manner, waits};
 pub(super) use modes::{leave as leave_window, print};
 pub(super) use raw_mode::{RawMode, window};
 pub(super) use signals::{Signals, end_by};
@@ -80,6 +80,10 @@ pub(super) struct Session {
     calls_in_vain: u32,
     /// A turn is waited for.
     awaiting: bool,
+    /// The process waits in a queue or for its restart.
+    waits: bool,
+    /// The notice of its place in the queue was shown.
+    queue_shown: bool,
     /// The next chunk that is wanted.
     next_seq: Option<u64>,
     /// It runs, so that it can be typed to.
@@ -127,6 +131,8 @@ impl Session {
             calls: 0,
             calls_in_vain: 0,
             awaiting: false,
+            waits: manner.waits,
+            queue_shown: false,
             next_seq: manner.since_seq,
             runs: false,
             alarms: Alarms::new(),
@@ -193,7 +199,11 @@ impl Session {
                 }
             }
             Event::Line(heard) => self.heard(heard)?,
-            Event::Typed(Some(typed)) => self.typed(typed),
+            Event::Typed(Some(typed)) => {
+                if let Some(left) = self.typed(typed) {
+                    return Ok(Some(left));
+                }
+            }
             Event::Typed(None) => {
                 self.typing = None;
                 if self.manner.ends_input {
@@ -267,7 +277,7 @@ impl Session {
         None
     }
 
-    fn signalled(&mut self, number: i32) -> Option<Left> {
+    pub(super) fn signalled(&mut self, number: i32) -> Option<Left> {
         match number {
             // The window is nobody's business on pipes.
             libc::SIGWINCH => {

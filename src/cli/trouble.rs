@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use tonic::{Code, Status};
 use tonic_types::{FieldViolation, StatusExt};
 
-use super::client::{Place, reason};
+use super::client::{NoListener, Place, reason};
 use super::print;
 
 /// As a shell tells of a command that was ended by SIGPIPE.
@@ -21,11 +21,13 @@ pub(super) struct Trouble {
     code: u8,
     /// It is about something that is not there.
     missing: bool,
+    /// The supervisor has ended.
+    ended: bool,
 }
 
 impl Trouble {
     pub(super) fn new(line: impl Into<String>) -> Trouble {
-        Trouble { line: line.into(), code: 1, missing: false }
+        Trouble { line: line.into(), code: 1, missing: false, ended: false }
     }
 
     /// No process is what was asked for.
@@ -42,6 +44,24 @@ impl Trouble {
     /// Whether it is that there is no such process.
     pub(super) fn is_missing(&self) -> bool {
         self.missing
+    }
+
+    /// The supervisor that a command was connected to has ended.
+    fn supervisor_ended(place: &Place) -> Trouble {
+        let serve = match *place == Place::usual() {
+            true => "procyard serve".to_owned(),
+            false => format!("procyard serve --listen {place}"),
+        };
+        let line = format!(
+            "the supervisor at {place} has ended; `{serve}` starts another, which records processes \
+             that were still running as LOST"
+        );
+        Trouble { ended: true, ..Trouble::new(line) }
+    }
+
+    /// Whether it is that the supervisor has ended.
+    pub(super) fn is_supervisor_end(&self) -> bool {
+        self.ended
     }
 
     /// Nobody could be reached there.
@@ -96,6 +116,9 @@ impl From<io::Error> for Trouble {
 
 impl From<Status> for Trouble {
     fn from(status: Status) -> Trouble {
+        if let Some(NoListener { place, .. }) = NoListener::of(&status) {
+            return Trouble::supervisor_ended(place);
+        }
         let reason = reason(&status).unwrap_or_default();
         let details = status.get_error_details();
         let fields = details.bad_request().map(|bad| &bad.field_violations[..]).unwrap_or_default();

@@ -10,8 +10,13 @@ use super::words;
 /// As shells and most programs exit when they were called in a wrong way.
 const EXIT_USAGE: u8 = 2;
 
-/// What other programs call `ps`.
-const WORDS_FOR_PS: [&str; 7] = ["top", "list", "ls", "status", "jobs", "show", "processes"];
+/// Words that other programs have for commands that are safe to try, and what to say of these.
+const SYNONYMS: [(&[&str], &str); 4] = [
+    (&["top", "list", "ls", "status", "jobs", "show", "processes"], "'ps' lists processes"),
+    (&["start", "exec", "spawn", "shell"], "'run' starts a command"),
+    (&["tail", "cat", "output"], "'logs' shows output"),
+    (&["version"], "'--version' shows the version"),
+];
 
 /// Commands that are safe to try. Others end, change or replace something: no typo leads to them.
 const SUGGESTED: [&str; 11] = [
@@ -66,8 +71,8 @@ fn suggested_command(error: &clap::Error) -> Option<String> {
         ContextValue::String(word) => word.as_str(),
         _ => return None,
     };
-    if WORDS_FOR_PS.contains(&word) {
-        return Some("'ps' lists processes".into());
+    if let Some((_, hint)) = SYNONYMS.iter().find(|(words, _)| words.contains(&word)) {
+        return Some((*hint).into());
     }
     let similar = match error.get(ContextKind::SuggestedSubcommand)? {
         ContextValue::Strings(similar) => similar.as_slice(),

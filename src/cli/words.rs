@@ -78,8 +78,12 @@ pub(super) fn end(exit: &pb::Exit) -> String {
 }
 
 /// What is said of a process that was left alone.
-pub(super) fn goes_on(reached: bool) -> &'static str {
-    if reached { "runs on" } else { "may run on, but the supervisor cannot be reached" }
+pub(super) fn goes_on(reached: bool, waits: bool) -> &'static str {
+    match (reached, waits) {
+        (true, false) => "runs on",
+        (true, true) => "still waits to start",
+        (false, _) => "may run on, but the supervisor cannot be reached",
+    }
 }
 
 /// What is said of an end that the process has not chosen itself; none: its code says it all.

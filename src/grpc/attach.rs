@@ -20,8 +20,7 @@ use super::from_proto::{AttachMessage, AttachOrder};
 use super::pb::attach_request;
 use super::pb::attach_response::Message;
 use super::pb::follow_response;
-use super::to_proto::Secrets;
-use super::{pb, to_proto};
+use super::{output, pb};
 use crate::process::AnyOf;
 use crate::supervisor::{Error, LiveView, Stage, Supervisor, observable};
 use crate::transcript::View;
@@ -98,17 +97,17 @@ async fn begin_with(
         None => observable(&entry.seen()).next_seq,
     };
     let observer = supervisor.observe(entry, Some(since)).await?;
+    // Before anything is changed: it fails if the caller's budget has no room.
+    let process = Some(output::process_in_message(&supervisor, &observer.seen()).await?);
     if let Some(size) = size {
         obedient.obey(AttachMessage::Resize(size)).await?;
     }
-    let secrets = Secrets::of(supervisor.caller());
-    let attached = pb::Attached {
-        process: Some(to_proto::seen(&observer.seen(), secrets)),
-        next_seq: since.max(observer.figures().first_seq),
-    };
+    let next_seq = since.max(observer.figures().first_seq);
+    let attached = pb::Attached { process, next_seq };
     let everything = LiveView::begin(&observer, View::default(), AnyOf::default()).await?;
     let following = Following::new(&supervisor, observer, everything, heartbeat);
     let obeying = Some(Obeying(tokio::spawn(obedient.obey_all(requests))));
+    supervisor.ticket().has_changed();
     let stay = Stay::attached(&supervisor, &id);
     Ok((attached, Attachment { following, obeying, over: false, _stay: stay }))
 }

@@ -2,7 +2,8 @@
 //! what came of it.
 //!
 //! Owns its words. What was changed is at level info, and goes to the audit file as well if there is one
-//! (`telemetry::audit_file`); what was refused is at level warn, and `telemetry::refusals` bounds its
+//! (`telemetry::audit_file`); `telemetry::changes` bounds the lines of one caller. A call that succeeds and
+//! changes nothing, as its ticket says, is not in the audit file, and its lines are bounded like refusals; what was refused is at level warn, and `telemetry::refusals` bounds its
 //! lines. Every line has `caller`, `call`, `process` and `result`; that of a kill of many
 //! has `selector` and `count` as well. A line has names, ids and labels and nothing that was sent
 //! besides: no variable, no input, no code. It is written when what the call changes is decided, or
@@ -17,8 +18,9 @@ use tonic_types::StatusExt;
 use super::clip::clip;
 use super::pb;
 use crate::access::Caller;
-use crate::supervisor::Supervisor;
-use crate::telemetry::{AUDIT_TARGET, refusals};
+use crate::supervisor::{CallTicket, Supervisor};
+use crate::telemetry::refusals::UNCHANGED;
+use crate::telemetry::{AUDIT_TARGET, changes, refusals};
 
 /// Most bytes of a name that a caller sent: an id that is one fits.
 const NAME: usize = 64;
@@ -30,6 +32,7 @@ const NAMED: usize = 8;
 /// A call that is to have its line.
 pub(super) struct Audit {
     caller: Arc<Caller>,
+    ticket: Arc<CallTicket>,
     call: &'static str,
     process: String,
     /// Of a kill of many: who was meant, and how many that were.
@@ -63,7 +66,9 @@ impl Audit {
     /// A call for a process.
     pub(super) fn new(supervisor: &Supervisor, call: &'static str, process: &str) -> Audit {
         let (caller, process) = (Arc::clone(supervisor.caller()), clip(process, NAME));
-        Audit { caller, call, process, selector: None, count: None, begun: false, done: false }
+        let ticket = supervisor.shared_ticket();
+        let (selector, count) = (None, None);
+        Audit { caller, ticket, call, process, selector, count, begun: false, done: false }
     }
 
     /// A call to kill.
@@ -104,19 +109,32 @@ impl Audit {
             Ok(answer) => {
                 self.process = answer.processes().unwrap_or(std::mem::take(&mut self.process));
                 self.count = answer.count().filter(|_| self.selector.is_some());
-                self.log_change(answer.result());
+                match self.ticket.is_changed() {
+                    true => self.log_change(answer.result()),
+                    false => self.log_unchanged(answer.result()),
+                }
             }
             Err(refused) => self.log_refusal(&result(refused)),
         }
         answer
     }
 
-    fn log_change(&mut self, result: &str) {
-        if std::mem::replace(&mut self.done, true) {
-            return;
-        }
+    fn log_unchanged(&mut self, result: &str) {
         let Audit { caller, call, process, selector, count, .. } = self;
         let (caller, process) = (caller.name.as_str(), process.as_str());
+        if std::mem::replace(&mut self.done, true) || !refusals::has_line(caller, UNCHANGED) {
+            return;
+        }
+        let selector = selector.as_deref();
+        tracing::info!(name: UNCHANGED, target: AUDIT_TARGET, caller, call, process, result, selector, count);
+    }
+
+    fn log_change(&mut self, result: &str) {
+        let Audit { caller, call, process, selector, count, .. } = self;
+        let (caller, process) = (caller.name.as_str(), process.as_str());
+        if std::mem::replace(&mut self.done, true) || !changes::has_line(caller, call) {
+            return;
+        }
         let selector = selector.as_deref();
         tracing::info!(target: AUDIT_TARGET, caller, call, process, result, selector, count);
     }
@@ -157,7 +175,10 @@ impl Drop for Stay {
     fn drop(&mut self) {
         let Stay(caller, process) = self;
         let (caller, process) = (caller.name.as_str(), process.as_str());
-        tracing::info!(target: AUDIT_TARGET, caller, call = "Attach", process, result = "ended");
+        if changes::has_line(caller, "Attach") {
+            let result = "ended";
+            tracing::info!(target: AUDIT_TARGET, caller, call = "Attach", process, result);
+        }
     }
 }
 

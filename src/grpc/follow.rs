@@ -1,10 +1,12 @@
 //! Follow: a transcript, live, until its end.
 //!
-//! A follower is a place in a ring and nothing else: it reads when the connection has room for
-//! more, so that one who stops reading holds one batch, and the line that its view is at, and
-//! keeps nobody waiting.
+//! A follower is a place in a transcript: it reads when its connection has room for more and the streams of
+//! its caller hold little enough (`paced_stream`). One that stops reading holds a batch and the line that its view is
+//! at, a batch being one chunk when its caller's streams hold much.
+//! The record at its end is charged to its caller's budget until it was sent.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream;
@@ -14,22 +16,22 @@ use tonic::Status;
 
 use super::from_proto::FollowOrder;
 use super::pb::follow_response::Message;
-use super::to_proto::Secrets;
-use super::{pb, to_proto};
+use super::{output, pb, to_proto};
 use crate::access::Does;
-use crate::supervisor::{Error, Follower, LiveView, Observer, Sight, Supervisor};
+use crate::supervisor::{CallTicket, Error, Follower, LiveView, Observer, Sight, Supervisor};
 
-/// Bytes that are read from the ring in one go: what a stopped follower holds.
-const BATCH: usize = 64 << 10;
+/// Bytes that are read in one go at most: what a stopped follower holds, besides what HTTP does.
+const MAX_BATCH: usize = 64 << 10;
 
 /// Where a follower is, or someone who is attached.
 pub(super) struct Following {
+    supervisor: Supervisor,
     observer: Observer,
     /// Where it is, for the metrics.
     follower: Follower,
     view: LiveView,
     heartbeat: Duration,
-    secrets: Secrets,
+    ticket: Arc<CallTicket>,
     /// When a heartbeat is due, unless there is news before.
     heartbeat_at: Instant,
     /// Read, and on their way out.
@@ -51,7 +53,7 @@ pub(super) async fn follow(
     supervisor.ticket().hold(view.compiled_bytes()).await?;
     let observer = supervisor.observe(entry.clone(), since_seq).await?;
     if let Some(seq) = ack_seq {
-        supervisor.acknowledge(&entry, seq).await?;
+        output::acknowledge(supervisor, &entry, seq).await?;
     }
     let view = LiveView::begin(&observer, view, streams).await?;
     let following = Following::new(supervisor, observer, view, heartbeat);
@@ -65,17 +67,19 @@ pub(super) async fn follow(
 impl Following {
     pub(super) fn new(
         supervisor: &Supervisor,
-        observer: Observer,
+        mut observer: Observer,
         view: LiveView,
         heartbeat: Duration,
     ) -> Following {
-        let secrets = Secrets::of(supervisor.caller());
+        // HTTP may ask for nothing at all.
+        observer.keep_window();
         Following {
+            supervisor: supervisor.clone(),
             follower: supervisor.follower_of(&observer),
             observer,
             view,
             heartbeat,
-            secrets,
+            ticket: Arc::clone(supervisor.ticket()),
             heartbeat_at: Instant::now() + heartbeat,
             sights: VecDeque::new(),
             complete: false,
@@ -109,7 +113,8 @@ impl Following {
                 None => {}
             }
             if self.complete {
-                let process = Some(to_proto::seen(&self.observer.seen(), self.secrets));
+                let seen = self.observer.seen();
+                let process = Some(output::process_in_message(&self.supervisor, &seen).await?);
                 let omitted = self.view.omitted().map(to_proto::omitted);
                 return Ok(Message::End(pb::End { process, omitted }));
             }
@@ -143,10 +148,13 @@ impl Following {
 
     /// Takes what is there. False: nothing was.
     async fn read(&mut self) -> Result<bool, Error> {
-        let batch = self.observer.take_next(BATCH).await;
+        let batch = self.observer.take_next(self.ticket.stream_room().min(MAX_BATCH)).await;
         let something = batch.gap.is_some() || !batch.chunks.is_empty();
         // A new buffer each time: one who waits for news holds none.
         self.sights = self.view.see(batch, self.observer.next_seq()).await?.into();
+        if !self.observer.keep_window() {
+            self.sights.iter_mut().for_each(Sight::detach);
+        }
         if self.sights.is_empty() {
             // None of it is wanted: that is not to lag behind.
             self.follower.reached(self.observer.next_seq());

@@ -51,6 +51,14 @@ pub fn message_too_large(found: usize, limit: usize) -> Status {
     )))
 }
 
+/// The status of a request message that has more fields than any may have.
+pub fn too_many_fields(limit: usize) -> Status {
+    not_a_request(format!(
+        "the request has more than {limit} fields; a program gets less than 2 MiB of arguments and \
+         variables from the kernel: send fewer, or put them into a file"
+    ))
+}
+
 /// The status of a request that has begun and of which nothing more came.
 pub fn request_timeout(after: Duration) -> Status {
     let message = format!(

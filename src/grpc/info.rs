@@ -6,7 +6,7 @@ use super::{pb, to_proto};
 use crate::access::{Caller, Choice, Freedoms, Grant, Pattern, Scope};
 use crate::process::{KillDomain, Parts};
 use crate::store::Repaired;
-use crate::supervisor::{Counts, Supervisor};
+use crate::supervisor::{Counts, Error, Supervisor};
 use crate::transcript::ring;
 
 /// What a server says of itself.
@@ -41,12 +41,15 @@ impl About {
         all.map(String::from).collect()
     }
 
-    pub(super) fn answer(&self, supervisor: &Supervisor) -> pb::GetServerInfoResponse {
-        let Counts { live, queued, finished } = supervisor.counts();
+    pub(super) async fn answer(
+        &self,
+        supervisor: &Supervisor,
+    ) -> Result<pb::GetServerInfoResponse, Error> {
+        let Counts { live, queued, finished } = supervisor.counts().await?;
         let (wall, monotonic) = self.began;
         let since_1970 = wall.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let nanos = u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX);
-        pb::GetServerInfoResponse {
+        Ok(pb::GetServerInfoResponse {
             version: env!("CARGO_PKG_VERSION").into(),
             instance_id: self.instance_id.clone(),
             start_time: Some(to_proto::timestamp(nanos)),
@@ -70,7 +73,7 @@ impl About {
             }),
             store: Some(store(self.repaired.as_ref())),
             caller: Some(caller(supervisor.caller())),
-        }
+        })
     }
 }
 

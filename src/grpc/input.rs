@@ -26,7 +26,9 @@ pub(super) async fn write(
         let data = with_enter(bytes(&mut typist, input).await?, enter, terminal);
         let taken = supervisor.write(&entry, Write { offset, data, eof }).await?;
         (written, accepted) = (taken.added, taken.input.accepted);
-        supervisor.ticket().has_changed();
+        if written > 0 || eof {
+            supervisor.ticket().has_changed();
+        }
         match offset {
             // A write that is repeated is answered by what followed the first.
             Some(offset) if written == 0 => since = entry.answer_to(offset).unwrap_or(since),

@@ -1,5 +1,7 @@
 //! Start, Kill, Run and Delete.
 
+use std::sync::Arc;
+
 use prost::Message;
 
 use super::audit::Told;
@@ -34,7 +36,9 @@ pub(super) async fn start(supervisor: &Supervisor, order: StartOrder) -> Result<
     let patient = wait.as_ref().is_some_and(|wait| matches!(wait.until, Until::Exit));
     output::hold_regexes(supervisor, wait.as_ref(), view.as_ref()).await?;
     let begun = supervisor.start(id, spec, patient).await?;
-    supervisor.ticket().has_changed();
+    if !begun.existed {
+        supervisor.ticket().has_changed();
+    }
     Ok(Started { begun, wait, view })
 }
 
@@ -74,8 +78,12 @@ pub(super) async fn kill(
     let stop = StopOrder { signal, grace, force };
     match target {
         KillTarget::Id(id) => {
+            let before = supervisor.record_of(&id);
             let Killed { seen, reached } = supervisor.kill(id, stop).await?;
-            supervisor.ticket().has_changed();
+            // The record of a process that had already ended stays the same.
+            if !before.is_some_and(|before| Arc::ptr_eq(&before, &seen.record)) {
+                supervisor.ticket().has_changed();
+            }
             let process = output::process(supervisor, &seen).await?;
             Ok(pb::KillResponse {
                 unkillable: process.unkillable.clone(),
@@ -86,9 +94,11 @@ pub(super) async fn kill(
         }
         KillTarget::Selector(selector) => {
             let killed = supervisor.kill_all(selector, stop).await?;
-            supervisor.ticket().has_changed();
+            if !killed.is_empty() {
+                supervisor.ticket().has_changed();
+            }
             supervisor.ticket().hold(MOST_BYTES.min(killed.len() * RECORD_BYTES)).await?;
-            Ok(all_killed(&killed))
+            supervisor.run_apart(move || all_killed(&killed)).await
         }
     }
 }
@@ -133,7 +143,10 @@ pub(super) async fn delete(
     let DeleteOrder { id, force, allow_missing } = order;
     match supervisor.delete(id, force).await {
         Err(Error::NotFound(_)) if allow_missing => {}
-        deleted => deleted?,
+        deleted => {
+            deleted?;
+            supervisor.ticket().has_changed();
+        }
     }
     Ok(pb::DeleteResponse {})
 }

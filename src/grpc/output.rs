@@ -1,13 +1,16 @@
 //! Read and Wait, and how an answer shows output.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use prost::Message;
 
 use super::from_proto::{ReadOrder, WaitOrder};
 use super::to_proto::Secrets;
 use super::{pb, to_proto};
 use crate::access::Does;
-use crate::process::{AnyOf, WaitFor};
-use crate::supervisor::{Error, Observer, QuietFrom, Seen, Shown, Supervisor};
+use crate::process::{AnyOf, Record, WaitFor};
+use crate::supervisor::{Entry, Error, Observer, QuietFrom, Seen, Shown, Supervisor, observable};
 use crate::transcript::View;
 
 /// Output as an answer shows it.
@@ -20,11 +23,51 @@ pub(super) struct Output {
     pub(super) seen: Seen,
 }
 
+/// Bytes of records that are converted to an answer on the main thread.
+pub(super) const MAX_INLINE_BYTES: usize = 4 << 10;
+
+/// Bytes of a record that the time of its conversion depends on.
+pub(super) fn record_bytes(record: &Record) -> usize {
+    record.spec.bytes() + record.output_bytes()
+}
+
 /// A process as an answer shows it, when there is room for it.
 pub(super) async fn process(supervisor: &Supervisor, seen: &Seen) -> Result<pb::Process, Error> {
-    let bytes = seen.record.spec.bytes() + seen.record.output_bytes();
-    supervisor.ticket().hold(bytes).await?;
-    Ok(to_proto::seen(seen, Secrets::of(supervisor.caller())))
+    Ok(charged_process(supervisor, seen).await?.0)
+}
+
+/// A process as the next message of a stream shows it, which holds room until it was sent.
+pub(super) async fn process_in_message(
+    supervisor: &Supervisor,
+    seen: &Seen,
+) -> Result<pb::Process, Error> {
+    let (process, held_bytes) = charged_process(supervisor, seen).await?;
+    supervisor.ticket().release_when_sent(held_bytes);
+    Ok(process)
+}
+
+/// A process, and the bytes that are held for it. A large record is converted on a worker thread.
+async fn charged_process(
+    supervisor: &Supervisor,
+    seen: &Seen,
+) -> Result<(pb::Process, usize), Error> {
+    let (secrets, ticket) = (Secrets::of(supervisor.caller()), supervisor.ticket());
+    let reserved = seen.record.spec.bytes() + seen.record.max_output_wire_bytes();
+    ticket.hold(reserved).await?;
+    if record_bytes(&seen.record) <= MAX_INLINE_BYTES {
+        return Ok((to_proto::seen(seen, secrets), reserved));
+    }
+    let seen = seen.clone();
+    let conversion = supervisor.run_apart(move || {
+        let process = to_proto::seen(&seen, secrets);
+        (process.encoded_len(), process)
+    });
+    let (length, process) = conversion.await?;
+    match length.checked_sub(reserved) {
+        Some(missing) => ticket.hold(missing).await?,
+        None => ticket.release(reserved - length),
+    }
+    Ok((process, length))
 }
 
 /// What there is from the place of an observer on; without a view only the place.
@@ -52,6 +95,20 @@ pub(super) async fn hold_regexes(
     supervisor.ticket().hold(wait + view.map_or(0, View::compiled_bytes)).await
 }
 
+/// Acknowledges chunks, which frees them or nothing.
+pub(super) async fn acknowledge(
+    supervisor: &Supervisor,
+    entry: &Arc<Entry>,
+    seq: u64,
+) -> Result<(), Error> {
+    let first = observable(&entry.seen()).first_seq;
+    supervisor.acknowledge(entry, seq).await?;
+    if observable(&entry.seen()).first_seq != first {
+        supervisor.ticket().has_changed();
+    }
+    Ok(())
+}
+
 pub(super) async fn read(
     supervisor: &Supervisor,
     order: ReadOrder,
@@ -65,8 +122,7 @@ pub(super) async fn read(
     supervisor.ticket().hold(view.compiled_bytes()).await?;
     let mut observer = supervisor.observe(entry.clone(), since_seq).await?;
     if let Some(seq) = ack_seq {
-        supervisor.acknowledge(&entry, seq).await?;
-        supervisor.ticket().has_changed();
+        acknowledge(supervisor, &entry, seq).await?;
     }
     let Shown { chunks, gap, omitted, next_seq, ended } =
         observer.show(&view, &streams, wait).await?;

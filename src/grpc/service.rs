@@ -7,12 +7,14 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use tokio_stream::Stream;
+use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status};
 
 use super::audit::{Audit, Told};
 use super::from_proto::MayHaveRegex;
+use super::paced_stream::PacedStream;
 use super::pb::process_service_server::ProcessService;
+use super::watch_limit::{WatchLimit, WatchSlot};
 use super::{attach, follow, info, input, lifecycle, output, pb, records, screen, sleep, watch};
 use crate::access::Caller;
 use crate::supervisor::{CallTicket, Error, Stage, Supervisor, Whole};
@@ -21,12 +23,13 @@ use crate::supervisor::{CallTicket, Error, Stage, Supervisor, Whole};
 pub struct Service {
     whole: Whole,
     about: info::About,
+    watches: WatchLimit,
 }
 
 impl Service {
     /// The API over a supervisor.
     pub fn new(whole: Whole, about: info::About) -> Service {
-        Service { whole, about }
+        Service { whole, about, watches: WatchLimit::default() }
     }
 
     /// The supervisor for whoever sent a request, and what was sent. Nobody gets here without being
@@ -75,6 +78,21 @@ where
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 impl<T> Told for Answers<T> {}
+
+fn paced<T: prost::Message + 'static>(
+    supervisor: &Supervisor,
+    answers: impl Stream<Item = Result<T, Status>> + Send + 'static,
+) -> Answers<T> {
+    Box::pin(PacedStream::new(answers, Arc::clone(supervisor.ticket())))
+}
+
+/// A stream that holds its slot as long as it exists.
+fn holding<T>(slot: Option<WatchSlot>, answers: impl Stream<Item = T>) -> impl Stream<Item = T> {
+    answers.map(move |answer| {
+        let _held = &slot;
+        answer
+    })
+}
 
 #[tonic::async_trait]
 impl ProcessService for Service {
@@ -136,7 +154,7 @@ impl ProcessService for Service {
         let order = audit.convert(conversion).await?;
         let call = async {
             let followed = follow::follow(&supervisor, order).await?;
-            Ok(Response::new(Box::pin(followed) as Self::FollowStream))
+            Ok(Response::new(paced(&supervisor, followed)))
         };
         audit.of(call).await
     }
@@ -215,8 +233,9 @@ impl ProcessService for Service {
         request: Request<pb::WatchRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
         let (supervisor, request) = self.enter(request)?;
+        let slot = self.watches.enter(&supervisor.caller().name)?;
         let events = watch::watch(&supervisor, request.try_into()?)?;
-        Ok(Response::new(Box::pin(events)))
+        Ok(Response::new(paced(&supervisor, holding(Some(slot), events))))
     }
 
     async fn attach(
@@ -224,7 +243,7 @@ impl ProcessService for Service {
         request: Request<tonic::Streaming<pb::AttachRequest>>,
     ) -> Result<Response<Self::AttachStream>, Status> {
         let (supervisor, messages) = self.enter(request)?;
-        Ok(Response::new(Box::pin(attach::attach(supervisor, messages))))
+        Ok(Response::new(paced(&supervisor.clone(), attach::attach(supervisor, messages))))
     }
 
     async fn screen(
@@ -241,8 +260,10 @@ impl ProcessService for Service {
         request: Request<pb::SleepRequest>,
     ) -> Result<Response<Self::SleepStream>, Status> {
         let (supervisor, request) = self.enter(request)?;
+        let slot = request.wake_on.as_ref().map(|_| self.watches.enter(&supervisor.caller().name));
+        let slot = slot.transpose()?;
         let sleep = sleep::sleep(&supervisor, request.try_into()?);
-        Ok(Response::new(Box::pin(sleep)))
+        Ok(Response::new(paced(&supervisor, holding(slot, sleep))))
     }
 
     async fn get_server_info(
@@ -250,6 +271,6 @@ impl ProcessService for Service {
         request: Request<pb::GetServerInfoRequest>,
     ) -> Result<Response<pb::GetServerInfoResponse>, Status> {
         let (supervisor, pb::GetServerInfoRequest {}) = self.enter(request)?;
-        Ok(Response::new(self.about.answer(&supervisor)))
+        self.answer(self.about.answer(&supervisor)).await
     }
 }

@@ -52,6 +52,7 @@ fn without_spec(record: &Record, progress: Option<&Progress>) -> pb::Process {
         restarts,
         create_time,
         unkillable,
+        keeper: _,
         phase: _,
     } = record;
     let started = record.started();

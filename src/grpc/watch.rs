@@ -1,9 +1,10 @@
 //! Watch: numbered events, from any that is kept, live.
 //!
 //! A watcher is a place among the events and nothing else: the newest are in memory, older ones
-//! in the store, and one who stops reading holds one batch.
+//! in the store, and one who stops reading holds one batch: 64 events or 64 KiB, or one that is larger.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use futures_util::stream;
 use tokio::sync::watch::Receiver;
@@ -14,10 +15,11 @@ use tonic::Status;
 use super::from_proto::WatchOrder;
 use super::pb::watch_response::Message;
 use super::{pb, to_proto};
+use crate::events::Event;
 use crate::supervisor::{Error, Stage, Supervisor};
 use crate::transcript::Gap;
 
-/// Events that are taken in one go: what a stopped watcher holds.
+/// Events that are taken in one go at most: what a stopped watcher holds.
 pub(super) const BATCH: usize = 64;
 
 /// Where a watcher is.
@@ -30,8 +32,15 @@ struct Watching {
     after: u64,
     /// Where a replay ends.
     until: Option<u64>,
-    ready: VecDeque<Message>,
+    ready: VecDeque<Ready>,
     over: bool,
+}
+
+/// What is to be sent next. An event is converted when it is sent, as many watchers may share it.
+enum Ready {
+    Event(Arc<Event>),
+    Gap(Gap),
+    Heartbeat(u64),
 }
 
 pub(super) fn watch(
@@ -50,7 +59,7 @@ pub(super) fn watch(
         after,
         until: order.replay_only.then_some(newest),
         // Tells that nothing that happens from here on will be missed.
-        ready: VecDeque::from([Message::Heartbeat(to_proto::heartbeat(after))]),
+        ready: VecDeque::from([Ready::Heartbeat(after)]),
         over: false,
         supervisor: supervisor.clone(),
         order,
@@ -62,13 +71,23 @@ pub(super) fn watch(
     }))
 }
 
+impl From<Ready> for Message {
+    fn from(ready: Ready) -> Message {
+        match ready {
+            Ready::Event(event) => Message::Event(to_proto::event(&event)),
+            Ready::Gap(gap) => Message::Gap(to_proto::gap(gap)),
+            Ready::Heartbeat(seq) => Message::Heartbeat(to_proto::heartbeat(seq)),
+        }
+    }
+}
+
 impl Watching {
     /// The next message; none: a replay is over.
     async fn next(&mut self) -> Option<Result<Message, Error>> {
         let mut heartbeat_at = None;
         loop {
-            if let Some(message) = self.ready.pop_front() {
-                return Some(Ok(message));
+            if let Some(ready) = self.ready.pop_front() {
+                return Some(Ok(ready.into()));
             }
             if self.over || self.until.is_some_and(|until| self.after >= until) {
                 return None;
@@ -87,7 +106,7 @@ impl Watching {
                 _ = self.latest.changed() => {}
                 _ = self.stage.changed() => {}
                 () = sleep_until(at) => {
-                    return Some(Ok(Message::Heartbeat(to_proto::heartbeat(self.after))));
+                    return Some(Ok(Ready::Heartbeat(self.after).into()));
                 }
             }
         }
@@ -102,7 +121,7 @@ impl Watching {
     fn miss(&mut self, to_seq: u64) {
         if to_seq > self.after {
             let gap = Gap { from_seq: self.after + 1, to_seq, dropped_bytes: None };
-            self.ready.push_back(Message::Gap(to_proto::gap(gap)));
+            self.ready.push_back(Ready::Gap(gap));
             self.after = to_seq;
         }
     }
@@ -126,7 +145,7 @@ impl Watching {
             let WatchOrder { selector, kinds, .. } = &self.order;
             if kinds.contains(event.kind) && self.supervisor.caller().means(selector, &event.record)
             {
-                self.ready.push_back(Message::Event(to_proto::event(&event)));
+                self.ready.push_back(Ready::Event(event));
             }
         }
         Ok(true)

@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::rc::Rc;
 
 use rustix::fs::{Mode, OFlags};
 
@@ -16,7 +17,7 @@ use crate::process::Launch;
 
 /// A version of the server: its program, and the file that it comes from.
 pub(super) struct Edition {
-    pub(super) program: Program,
+    pub(super) program: Rc<Program>,
     _file: Option<OwnedFd>,
 }
 
@@ -36,7 +37,7 @@ impl Edition {
     fn new(launch: &Launch, file: Option<OwnedFd>) -> io::Result<Edition> {
         let program = Program::new(launch).map_err(io::Error::other)?;
         let program = program.through(file.as_ref().and_then(way_to));
-        Ok(Edition { program, _file: file })
+        Ok(Edition { program: Rc::new(program), _file: file })
     }
 }
 

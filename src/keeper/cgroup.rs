@@ -66,7 +66,7 @@ impl Cgroups {
     pub(super) fn probe(spawner: &mut Spawner) -> Option<Cgroups> {
         let mut cgroups = Cgroups::below(&directory_of_keepers()?)?;
         let (leaf, fd) = cgroups.take(false).ok()?;
-        let usable = cgroups.path(&leaf).join("cgroup.kill").exists() && spawner.can_begin_in(&fd);
+        let usable = cgroups.path(&leaf).join("cgroup.kill").exists() && spawner.can_begin_in(fd);
         cgroups.give_back(leaf, true);
         // Dropped, it takes its directory along.
         usable.then_some(cgroups)
@@ -135,6 +135,23 @@ impl Cgroups {
         self.give_back(Leaf { spent: true, ..leaf }, false);
     }
 
+    /// Removes the empty leaves that are kept: another process has changed some.
+    pub(super) fn discard_free(&mut self) {
+        for leaf in std::mem::take(&mut self.free) {
+            self.discard(leaf);
+        }
+    }
+
+    /// Whether processes in the leaf do not run because it is frozen. The keeper freezes none.
+    pub(super) fn is_frozen(&self, leaf: &Leaf) -> bool {
+        let has_line = |file: &str, wanted: &str| {
+            let content = fs::read_to_string(self.path(leaf).join(file)).unwrap_or_default();
+            content.lines().any(|line| line == wanted)
+        };
+        // The event waits until all have stopped, and a cgroup above may be the one that is frozen.
+        has_line("cgroup.freeze", "1") || has_line("cgroup.events", "frozen 1")
+    }
+
     /// Kills all that is in the leaf.
     pub(super) fn kill(&self, leaf: &mut Leaf) {
         leaf.spent = true;
@@ -153,11 +170,19 @@ impl Cgroups {
 
     /// Whether a process is in the leaf of this number, or in a cgroup below it.
     pub(super) fn holds(&self, leaf: u64, pid: i32) -> bool {
-        let name = self.base.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
-        let within = format!("/{name}/{leaf}/");
-        let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-        let own = groups.lines().find_map(|line| line.strip_prefix("0::"));
-        own.is_some_and(|own| format!("{own}/").contains(&within))
+        self.leaf_of(pid) == Some(leaf)
+    }
+
+    /// The number of the leaf that a process is in, or in a cgroup below it.
+    pub(super) fn leaf_of(&self, pid: i32) -> Option<u64> {
+        let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+        let own = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
+        leaf_number(own, self.base.file_name()?.to_str()?)
+    }
+
+    /// Whether a process lives in the leaf of this number, or below it.
+    pub(super) fn has_members(&self, leaf: u64) -> bool {
+        is_populated(&self.base.join(leaf.to_string()))
     }
 
     /// Whether nobody lives in the leaf, nor below it.
@@ -204,6 +229,14 @@ impl Keeper {
         self.cgroups = None;
         None
     }
+}
+
+/// The number of a leaf in the path of a cgroup, below the directory of this name.
+fn leaf_number(path: &str, base: &str) -> Option<u64> {
+    // So the kernel shows a cgroup that was removed.
+    let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+    let mut names = path.split('/').skip_while(|name| *name != base);
+    names.nth(1)?.parse().ok()
 }
 
 /// Makes a directory of this keeper's own in a cgroup, with its lock. What a keeper that was killed
@@ -337,6 +370,17 @@ pub(super) fn below_mount(mount: &str, own: &str) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn leaf_is_known_by_the_name_below_its_directory() {
+        let number = |path| leaf_number(path, "procyard-a");
+        assert_eq!(number("/x/procyard-a/12"), Some(12));
+        assert_eq!(number("/procyard-a/12/made/procyard-b/3"), Some(12));
+        assert_eq!(number("/procyard-a/12 (deleted)"), Some(12));
+        for path in ["/", "/procyard-a", "/procyard-a/keeper", "/procyard-ab/1", "/procyard-b/1"] {
+            assert_eq!(number(path), None, "{path}");
+        }
+    }
 
     #[test]
     fn a_leaf_that_nobody_could_begin_in_is_not_used_again() {

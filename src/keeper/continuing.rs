@@ -28,6 +28,9 @@ impl Keeper {
         self.tell_at_once(earlier);
         // Whoever ends the process means those, too.
         self.forest.inherit(earlier, key);
+        if let Some(cgroups) = &self.cgroups {
+            self.held.inherit_leaves(earlier, key, cgroups);
+        }
         if let (Some(before), Some(held)) = (self.forget(earlier), self.held.get_mut(key)) {
             held.sink.go_on_with(before.sink);
         }

@@ -13,18 +13,13 @@ mod settings;
 use std::ffi::CString;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::cgroup::{Cgroups, Remaining, claim, remove, remove_base};
-use super::held::Begun;
-use super::requests::ends;
-use super::spawn::{Child, Ends, Program};
-use super::streams::Streams;
 use super::tree::{self, Member};
-use super::turns::Keeper;
-use crate::process::{Enforceable, Refused, TreeLimits, step};
+use crate::process::{Enforceable, TreeLimits};
 use delegation::Delegation;
 pub(super) use settings::memory_directory;
 use settings::{Controller, Generation};
@@ -75,14 +70,14 @@ impl Confined {
     }
 
     /// It has begun: sets the limits that had to wait for that.
-    fn tighten(&self, limits: &TreeLimits) -> io::Result<()> {
+    pub(super) fn tighten(&self, limits: &TreeLimits) -> io::Result<()> {
         let Some((generation, directory)) = &self.later else { return Ok(()) };
         Controller::Cpu.limit(*generation, directory, limits)
     }
 
     /// Ends all of a tree whose CPU time could not be limited. Who was born meanwhile is found by
     /// another look.
-    fn kill(&self) {
+    pub(super) fn kill(&self) {
         let Some((_, directory)) = &self.later else { return };
         let file = directory.join("cgroup.procs");
         let pids = || tree::pids(&fs::read(&file).unwrap_or_default());
@@ -98,7 +93,7 @@ impl Confined {
     /// The files by which a process joins. Not those of whole processes: by such a one the kernel
     /// would have all forks of the machine wait, and the suspended keeper with them for many
     /// milliseconds. A child before its exec has one thread, for which both mean the same.
-    fn joins(&self) -> Vec<CString> {
+    pub(super) fn joins(&self) -> Vec<CString> {
         let files = self.directories.iter().map(|directory| directory.join("tasks"));
         files.filter_map(|file| CString::new(file.as_os_str().as_bytes()).ok()).collect()
     }
@@ -142,12 +137,16 @@ impl Controllers {
     }
 
     /// Whether it takes a leaf to set these limits.
-    fn limit_leaves(&self, limits: &TreeLimits) -> bool {
+    pub(super) fn limit_leaves(&self, limits: &TreeLimits) -> bool {
         self.of_leaves().iter().any(|controller| controller.is_needed(limits))
     }
 
     /// Makes what limits a tree that is about to begin, in this leaf if there is one.
-    fn confine(&mut self, limits: &TreeLimits, leaf: Option<&Path>) -> io::Result<Confined> {
+    pub(super) fn confine(
+        &mut self,
+        limits: &TreeLimits,
+        leaf: Option<&Path>,
+    ) -> io::Result<Confined> {
         let mut confined = Confined::default();
         match self.set(limits, leaf, &mut confined) {
             Ok(()) => Ok(confined),
@@ -228,74 +227,6 @@ impl Drop for Hierarchy {
     fn drop(&mut self) {
         remove_base(&self.base);
     }
-}
-
-impl Keeper {
-    /// Starts a program whose tree is limited, in a leaf of its own where there are leaves. What
-    /// cannot be limited is not started.
-    pub(super) fn spawn_confined(
-        &mut self,
-        program: Program,
-        limits: &TreeLimits,
-        streams: &Streams,
-    ) -> Result<Begun, Refused> {
-        let ends = ends(streams)?;
-        let limited = self.controllers.limit_leaves(limits);
-        let leaf = self.take_leaf(limited).and_then(|(leaf, fd)| {
-            let path = self.cgroups.as_ref()?.path(&leaf);
-            Some((path, leaf, fd))
-        });
-        let path = leaf.as_ref().map(|(path, ..)| path.as_path());
-        let begun =
-            self.controllers.confine(limits, path).map_err(unlimited).and_then(|confined| {
-                let fd = leaf.as_ref().map(|(.., fd)| fd.as_fd());
-                self.begin_confined(program, limits, &ends, fd, confined)
-            });
-        let leaf = leaf.map(|(_, leaf, _)| leaf);
-        match (begun, leaf, &mut self.cgroups) {
-            (Ok((child, confined)), leaf, _) => Ok(Begun { child, leaf, confined: Some(confined) }),
-            (Err(refused), Some(leaf), Some(cgroups)) => {
-                // Whatever it was: it may be the leaf.
-                cgroups.discard(leaf);
-                Err(refused)
-            }
-            (Err(refused), ..) => Err(refused),
-        }
-    }
-
-    fn begin_confined(
-        &mut self,
-        program: Program,
-        limits: &TreeLimits,
-        ends: &Ends<'_>,
-        leaf: Option<BorrowedFd<'_>>,
-        confined: Confined,
-    ) -> Result<(Child, Confined), Refused> {
-        let program = program.joining(confined.joins());
-        let begun = self.spawner.spawn(&program, ends, leaf);
-        let begun = begun.map_err(|failure| program.explain(failure));
-        let begun = begun.and_then(|child| match confined.tighten(limits) {
-            Ok(()) => Ok(child),
-            Err(error) => {
-                // Nobody knows it yet; it is reaped as any orphan, and so are those below it.
-                let _ = tree::send(&child.pidfd, libc::SIGKILL);
-                confined.kill();
-                Err(unlimited(error))
-            }
-        });
-        match begun {
-            Ok(child) => Ok((child, confined)),
-            Err(refused) => {
-                self.controllers.give_back(confined);
-                Err(refused)
-            }
-        }
-    }
-}
-
-fn unlimited(error: io::Error) -> Refused {
-    let errno = error.raw_os_error().unwrap_or(libc::EIO);
-    Refused::SpawnFailed { step: step::LIMIT_TREE.into(), errno, path: String::new() }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 use std::time::{Duration, Instant};
 
 use super::controllers::Confined;
+use super::held::OwnChildren;
 use super::kill::Kill;
 use super::reap::{self, Zombie};
 use super::server::Source;
@@ -86,6 +87,15 @@ impl Keeper {
                     return;
                 };
                 self.finish(key, zombie, &lingering);
+            } else if self.spawner.is_starting(zombie.pid) {
+                // Its helper is about to say what came of it; then it is looked at again.
+                return;
+            } else if self.spawner.is_helper(zombie.pid) {
+                if let Some(finished) = self.spawner.lose_helper(zombie.pid) {
+                    self.finish_start(finished);
+                }
+            } else if self.forest.is_reader(zombie.pid) {
+                self.forest.lose_reader(zombie.pid);
             } else {
                 reap::reap(zombie.pid);
                 self.forest.forget(zombie.pid);
@@ -141,6 +151,7 @@ impl Keeper {
         reap::reap(pid);
         self.held.reaped(key);
         if let (Some(cgroups), Some(leaf)) = (&mut self.cgroups, leaf) {
+            self.held.leaf_freed(&leaf);
             cgroups.give_back(leaf, true);
         }
         if let Some(confined) = confined {
@@ -158,12 +169,16 @@ impl Keeper {
         let mut search = match self.exit_search.take() {
             Some((of, search)) if of == pid => search,
             _ if self.has_no_descendant(key) => return Some(Vec::new()),
-            _ if self.forest.knows_all(&self.held) => self.walk_lingering(key),
+            _ if self.forest.knows_all(&self.own_children()) => self.walk_lingering(key),
             _ => ExitSearch::Orphans(self.forest.begin_pass(Which::New)),
         };
         loop {
             let done = match &mut search {
-                ExitSearch::Orphans(pass) => self.forest.advance(pass, &self.held, Some(until)),
+                ExitSearch::Orphans(pass) => {
+                    let (table, spawner) = (&self.held, &self.spawner);
+                    let known = OwnChildren { table, spawner, cgroups: self.cgroups.as_ref() };
+                    self.forest.advance(pass, &known, Some(until))
+                }
                 ExitSearch::Members(walk) => {
                     self.forest.advance_walk(walk, self.cgroups.as_ref(), Some(until))
                 }
@@ -265,11 +280,13 @@ impl Keeper {
 
     fn all_ended(&mut self) -> bool {
         let servers = [self.held.server, self.held.candidate];
-        if !self.kills.is_empty() || servers.iter().any(Option::is_some) {
+        if !self.kills.is_empty() || self.is_starting() || servers.iter().any(Option::is_some) {
             return false;
         }
         // Those that no process could be found for.
-        self.forest.refresh(&self.held);
+        let (table, spawner, cgroups) = (&self.held, &self.spawner, self.cgroups.as_ref());
+        let known = OwnChildren { table, spawner, cgroups };
+        self.forest.refresh(&known);
         let left = self.forest.everyone();
         for member in &left {
             tree::signal(member, libc::SIGKILL);

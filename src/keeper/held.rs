@@ -8,16 +8,17 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use super::cgroup::Leaf;
+use super::cgroup::{Cgroups, Leaf};
 use super::controllers::Confined;
 use super::input::Input;
 use super::output::{Output, Pause, Pumped, Sink};
 use super::poller::Poller;
 use super::ring::Writer;
-use super::spawn::Child;
+use super::spawn::{Child, Spawner};
+use super::start::ProcessCgroups;
 use super::streams::Streams;
 use super::terminal::Terminal;
-use super::tree::Known;
+use super::tree::{self, Known, LeafOwner};
 use super::turns::wall_clock;
 use crate::process::{Exit, Launch};
 use crate::protocol::pb;
@@ -28,6 +29,12 @@ pub(super) const MAX_HELD: usize = 65_536;
 
 /// How long news of a flood may wait for more of it.
 const BULK_NEWS: Duration = Duration::from_micros(500);
+
+/// What a buffer of a pipe holds at most. A packet (`O_DIRECT`) takes a whole one, however short it
+/// is, and a read takes one at least.
+const PIPE_PAGE: usize = 4096;
+/// Reads of an output that a drain makes at least, if there is something.
+const MIN_DRAIN_READS: usize = 64;
 
 /// One process.
 pub(super) struct Held {
@@ -47,18 +54,15 @@ pub(super) struct Held {
     pub(super) exit: Option<Box<Exit>>,
     /// Its leaf in the cgroup tree, until it has ended and left nobody there.
     pub(super) leaf: Option<Leaf>,
+    /// Numbers of the leaves of earlier launches in which descendants live on.
+    earlier_leaves: Vec<u64>,
+    /// The user that it was started as, unless that is root or the keeper's own.
+    uid: Option<u32>,
     /// What limits its tree, until it has ended.
     pub(super) confined: Option<Confined>,
     /// The keeper has sent it SIGKILL.
     pub(super) killed: bool,
     told: Told,
-}
-
-/// A process that was just started, and where.
-pub(super) struct Begun {
-    pub(super) child: Child,
-    pub(super) leaf: Option<Leaf>,
-    pub(super) confined: Option<Confined>,
 }
 
 /// What the server was told.
@@ -74,11 +78,12 @@ impl Held {
     /// A process that was just started. Its ring unmaps what was written if `unmap_written`.
     pub(super) fn new(
         launch: &Launch,
-        begun: Begun,
+        child: Child,
+        cgroups: ProcessCgroups,
         streams: Streams,
         unmap_written: bool,
     ) -> Held {
-        let Begun { child, leaf, confined } = begun;
+        let ProcessCgroups { leaf, confined } = cgroups;
         let Streams { terminal, outputs, input, child: _ } = streams;
         Held {
             id: launch.id.as_str().into(),
@@ -93,6 +98,8 @@ impl Held {
             sink: Sink::new(launch, unmap_written),
             exit: None,
             leaf,
+            earlier_leaves: Vec::new(),
+            uid: launch.user.as_ref().map(|user| user.uid).filter(|uid| *uid != 0),
             confined,
             killed: false,
             told: Told::default(),
@@ -137,14 +144,18 @@ impl Held {
     }
 
     /// Reads all that was written before the exit: until there is nothing, or until as much was
-    /// read as the pipe can have held, since a descendant may go on writing for ever.
+    /// read as the pipe can have held, in bytes and in packets, since a descendant may write for ever.
     pub(super) fn drain(&mut self, time: u64, poller: &Poller) {
         self.sink.open_exit_room();
         for output in 0..self.outputs.len() {
             let mut left = self.outputs[output].as_ref().map_or(0, Output::most_unread);
+            let mut reads_left = (left / PIPE_PAGE).max(MIN_DRAIN_READS);
             loop {
                 match self.pump(output, time, poller) {
-                    Pumped::Bytes(len) | Pumped::Bulk(len) if len < left => left -= len,
+                    Pumped::Bytes(len) | Pumped::Bulk(len) if len < left && reads_left > 1 => {
+                        left -= len;
+                        reads_left -= 1;
+                    }
                     Pumped::NoRoom => self.sink.give_way(),
                     _ => break,
                 }
@@ -207,6 +218,8 @@ pub(super) struct Table {
     held: HashMap<u64, Held>,
     by_pid: HashMap<i32, u64>,
     by_id: HashMap<Box<str>, u64>,
+    /// The processes that have leaves, by the numbers of these.
+    by_leaf: HashMap<u64, u64>,
     /// Those with news for the server, the oldest first.
     news: VecDeque<u64>,
     /// Those of which more of the same will be told soon, and when it is to be told at last.
@@ -229,7 +242,29 @@ impl Table {
     pub(super) fn insert(&mut self, key: u64, held: Held) {
         self.by_pid.insert(held.pid, key);
         self.by_id.insert(held.id.clone(), key);
+        self.by_leaf.extend(held.leaf.as_ref().map(|leaf| (leaf.number(), key)));
         self.held.insert(key, held);
+    }
+
+    /// A leaf is free for another process.
+    pub(super) fn leaf_freed(&mut self, leaf: &Leaf) {
+        self.by_leaf.remove(&leaf.number());
+    }
+
+    /// Leaves of an earlier launch in which descendants live on belong to the next one.
+    pub(super) fn inherit_leaves(&mut self, from: u64, to: u64, cgroups: &Cgroups) {
+        let Some(before) = self.held.get_mut(&from) else { return };
+        let own = before.leaf.as_ref().map(Leaf::number);
+        let mut leaves = std::mem::take(&mut before.earlier_leaves);
+        leaves.extend(own);
+        for leaf in &leaves {
+            self.by_leaf.remove(leaf);
+        }
+        leaves.retain(|leaf| cgroups.has_members(*leaf));
+        if let Some(held) = self.held.get_mut(&to) {
+            self.by_leaf.extend(leaves.iter().map(|leaf| (*leaf, to)));
+            held.earlier_leaves.extend(leaves);
+        }
     }
 
     pub(super) fn get(&self, key: u64) -> Option<&Held> {
@@ -278,6 +313,12 @@ impl Table {
         if self.by_id.get(&held.id) == Some(&key) {
             self.by_id.remove(&held.id);
         }
+        let own = held.leaf.as_ref().map(Leaf::number);
+        for leaf in held.earlier_leaves.iter().copied().chain(own) {
+            if self.by_leaf.get(&leaf) == Some(&key) {
+                self.by_leaf.remove(&leaf);
+            }
+        }
         Some(held)
     }
 
@@ -322,24 +363,74 @@ impl Table {
     }
 }
 
-impl Known for Table {
+/// The children that the keeper made itself.
+pub(super) struct OwnChildren<'a> {
+    pub(super) table: &'a Table,
+    pub(super) spawner: &'a Spawner,
+    pub(super) cgroups: Option<&'a Cgroups>,
+}
+
+impl Known for OwnChildren<'_> {
     fn own(&self) -> usize {
-        self.by_pid.len() + [self.server, self.candidate].iter().flatten().count()
+        let Table { by_pid, server, candidate, .. } = self.table;
+        let servers = [server, candidate].into_iter().flatten().count();
+        by_pid.len() + servers + self.spawner.pids().count()
     }
 
     fn is_own(&self, pid: i32) -> bool {
-        self.by_pid.contains_key(&pid) || [self.server, self.candidate].contains(&Some(pid))
+        let Table { by_pid, server, candidate, .. } = self.table;
+        by_pid.contains_key(&pid)
+            || [*server, *candidate].contains(&Some(pid))
+            || self.spawner.pids().any(|own| own == pid)
     }
 
     fn led_by(&self, leader: i32) -> Option<u64> {
-        self.by_pid(leader)
+        self.table.by_pid(leader)
     }
 
-    fn named(&self, id: &str) -> Option<u64> {
-        self.by_id.get(id).copied()
+    fn leaf_owner(&self, pid: i32) -> LeafOwner {
+        let Some(leaf) = self.cgroups.and_then(|cgroups| cgroups.leaf_of(pid)) else {
+            return LeafOwner::NoLeaf;
+        };
+        self.table.by_leaf.get(&leaf).map_or(LeafOwner::Unknown, |key| LeafOwner::Process(*key))
+    }
+
+    fn named(&self, id: &str, orphan: i32) -> Option<u64> {
+        let (key, held) = self.table.newest(id)?;
+        // By its real user: any user can execute a program that is setuid root.
+        let may_belong =
+            |uid: u32| tree::uids(orphan).is_some_and(|[real, ..]| [uid, 0].contains(&real));
+        held.uid.is_none_or(may_belong).then_some(key)
     }
 
     fn holds(&self, key: u64) -> bool {
-        self.held.contains_key(&key)
+        self.table.held.contains_key(&key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{Mode, OFlags};
+    use rustix::process::{PidfdFlags, getpid, pidfd_open};
+
+    use super::*;
+    use crate::process::Io;
+    use crate::transcript::Stream;
+
+    #[test]
+    fn drain_ends_though_each_read_brings_little() {
+        let launch = Launch::new("a", ["x"]);
+        let mut streams = Streams::open(Io::Pipes { stdin: false, merge_stderr: true }).unwrap();
+        // Of a file whose size is not known each read takes little, and there is always more.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let endless = rustix::fs::open("/dev/zero", flags, Mode::empty()).unwrap();
+        streams.outputs = [Some(Output::new(endless, Stream::Stdout)), None];
+        let pidfd = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
+        let child = Child { pid: getpid().as_raw_nonzero().get(), pidfd };
+        let mut held = Held::new(&launch, child, ProcessCgroups::default(), streams, false);
+        let first = held.sink.next_seq();
+        held.drain(0, &Poller::new().unwrap());
+        let chunks = held.sink.next_seq() - first;
+        assert!((1..=512).contains(&chunks), "{chunks} chunks");
     }
 }

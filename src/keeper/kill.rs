@@ -16,6 +16,7 @@ mod progress;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
+use super::held::OwnChildren;
 use super::link::Link;
 use super::requests::check_signal;
 use super::tree::{self, Group, LeafMembers, Member, Walk, Which};
@@ -241,7 +242,9 @@ impl Keeper {
     /// Continues a look. True: it is done.
     fn advance_look(&mut self, until: Instant) -> bool {
         let Some(pass) = &mut self.look else { return true };
-        if !self.forest.advance(pass, &self.held, Some(until)) {
+        let (table, spawner, cgroups) = (&self.held, &self.spawner, self.cgroups.as_ref());
+        let known = OwnChildren { table, spawner, cgroups };
+        if !self.forest.advance(pass, &known, Some(until)) {
             return false;
         }
         let mut in_time = true;
@@ -367,7 +370,7 @@ impl Keeper {
         // A process that died since the keeper's children were listed may have left it a child: the
         // tree is gone when all children are known, and none of them, not even a zombie, is of it.
         let gone = held.exit.is_some() && self.forest.roots(kill.key).is_empty();
-        if !gone || !self.forest.knows_all(&self.held) {
+        if !gone || !self.forest.knows_all(&self.own_children()) {
             kill.quiet = 0;
             return false;
         }

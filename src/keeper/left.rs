@@ -93,10 +93,15 @@ impl Leftovers {
                 || lock.as_ref().is_some_and(|lock| is_server_of(pid, lock))
         };
         let is_spared = |pid: i32| self.spared.iter().any(|spared| spared.pid == pid);
+        let owner = fs::metadata(&self.state_dir).map(|found| found.uid()).ok();
         // A keeper above both this process and a leftover may be that of another directory, to which
         // a killed keeper below it left its descendants; one that is a leftover itself is another's.
         let is_keeper = |pid: i32| match StateDir::claim_in(pid.cast_unsigned()) {
-            Some(directory) => !is_own(pid) && (directory == self.state_dir || !is_spared(pid)),
+            Some(directory) => {
+                runs_as(pid, owner)
+                    && !is_own(pid)
+                    && (directory == self.state_dir || !is_spared(pid))
+            }
             None => false,
         };
         let own = std::process::id().cast_signed();
@@ -161,6 +166,13 @@ fn is_free_within(patience: Duration, state_dir: &Path) -> bool {
         }
         std::thread::sleep(PAUSE);
     }
+}
+
+/// Whether a process runs as the owner of a state directory or as root, and not by a setuid program:
+/// any user can have a file open that is called like the claim of a keeper.
+fn runs_as(pid: i32, owner: Option<u32>) -> bool {
+    let is_trusted = |uid: &u32| *uid == 0 || Some(*uid) == owner;
+    tree::uids(pid).is_some_and(|uids| uids.iter().all(is_trusted))
 }
 
 /// Whether a process is a server that holds this lock.

@@ -7,10 +7,11 @@
 //! and the keeper maps little of its rings at a time (`ring`): memory that is in no page table
 //! counts for no process. Both are needed: a pod may have the highest score already.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::rc::Rc;
 
 use super::cgroup;
 use super::controllers::memory_directory;
@@ -40,8 +41,8 @@ pub fn lower_oom_score(score: i32) -> io::Result<()> {
 
 /// The OOM scores of the keeper's children, where they differ from its own.
 pub(super) struct OomScores {
-    pub(super) process: Option<CString>,
-    pub(super) server: Option<CString>,
+    pub(super) process: Option<Rc<CStr>>,
+    pub(super) server: Option<Rc<CStr>>,
 }
 
 impl OomScores {
@@ -55,7 +56,7 @@ impl OomScores {
         let higher = (own + OOM_SCORE_DISTANCE).clamp(0, MAX_OOM_SCORE);
         let unless_own = |score: i32| {
             let score = Some(score).filter(|score| *score != own)?;
-            CString::new(score.to_string()).ok()
+            CString::new(score.to_string()).ok().map(Rc::from)
         };
         OomScores { process: unless_own(if exposed { higher } else { 0 }), server: unless_own(0) }
     }

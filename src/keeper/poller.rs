@@ -17,6 +17,8 @@ pub(super) enum Token {
     Control,
     /// The link of a server that is to take over.
     Candidate,
+    /// A start is over.
+    Started,
     /// An output of a process.
     Output(u64, usize),
     /// The input of a process, which has room.
@@ -30,19 +32,21 @@ impl Token {
             Token::Link => 1,
             Token::Control => 2,
             Token::Candidate => 3,
-            Token::Output(key, output) => key << 2 | output as u64,
-            Token::Input(key) => key << 2 | 2,
+            Token::Started => 4,
+            Token::Output(key, output) => key << 3 | output as u64,
+            Token::Input(key) => key << 3 | 2,
         })
     }
 
-    /// Keys begin with 1, so that the numbers below 4 are free.
+    /// Keys begin with 1, so that the numbers below 8 are free.
     fn unpack(data: epoll::EventData) -> Token {
         let number = data.u64();
-        match (number >> 2, number & 3) {
+        match (number >> 3, number & 7) {
             (0, 0) => Token::Signals,
             (0, 1) => Token::Link,
             (0, 2) => Token::Control,
-            (0, _) => Token::Candidate,
+            (0, 3) => Token::Candidate,
+            (0, _) => Token::Started,
             (key, 2) => Token::Input(key),
             (key, output) => Token::Output(key, output as usize & 1),
         }
@@ -100,9 +104,10 @@ mod tests {
 
     #[test]
     fn a_token_comes_back_as_it_was() {
-        let max = u64::MAX >> 2;
+        let max = u64::MAX >> 3;
         let tokens = [Token::Signals, Token::Link, Token::Control, Token::Candidate];
-        let tokens = tokens.into_iter().chain([Token::Input(1), Token::Input(max)]);
+        let tokens = tokens.into_iter().chain([Token::Started]);
+        let tokens = tokens.chain([Token::Input(1), Token::Input(max)]);
         let outputs = [1, 77, max].map(|key| [Token::Output(key, 0), Token::Output(key, 1)]);
         for token in tokens.chain(outputs.into_iter().flatten()) {
             assert_eq!(Token::unpack(token.pack()), token);

@@ -5,9 +5,10 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::process::{Status, Usage};
 
@@ -53,19 +54,20 @@ pub(super) fn is_reapable(pid: i32) -> bool {
     found.is_ok_and(|(info, _)| unsafe { info.si_pid() } == pid)
 }
 
-/// How long a child that was killed is waited for to be over.
-const KILLED_TIMEOUT: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-
-/// Whether a child was ended by SIGKILL. Waits a moment for one that is being killed.
-pub(super) fn is_killed(pid: i32, pidfd: &OwnedFd) -> bool {
-    let _ = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&KILLED_TIMEOUT));
-    let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-    let found = waitid(libc::P_PID, pid.cast_unsigned(), options);
-    found.is_ok_and(|(info, _)| {
-        // SAFETY: waitid filled in a SIGCHLD siginfo, or left the pid 0.
-        let (found, status) = unsafe { (info.si_pid(), info.si_status()) };
-        found == pid && info.si_code == libc::CLD_KILLED && status == libc::SIGKILL
-    })
+/// Waits for a child to end and reaps it. False: not in time.
+pub(super) fn reap_within(pid: i32, timeout: Duration) -> bool {
+    let end = |options| waitid(libc::P_PID, pid.cast_unsigned(), libc::WEXITED | options);
+    let Some(pidfd) = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok())
+    else {
+        // There is no descriptor to wait for it by, or it was reaped.
+        return end(libc::WNOHANG).is_ok();
+    };
+    let timeout = Timespec {
+        tv_sec: timeout.as_secs().cast_signed(),
+        tv_nsec: timeout.subsec_nanos().into(),
+    };
+    let polled = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout));
+    polled.is_ok_and(|ended| ended > 0) && end(libc::WNOHANG).is_ok()
 }
 
 /// Waits for a child that is about to exit without having become a program.

@@ -115,7 +115,7 @@ impl Started {
         let passed: Vec<BorrowedFd<'_>> =
             std::iter::once(theirs.as_fd()).chain(self.listeners.iter().map(AsFd::as_fd)).collect();
         let child = spawner.spawn_server(&edition.program, &passed);
-        let child = child.map_err(|failure| io::Error::other(edition.program.explain(failure)))?;
+        let child = child.map_err(|failed| io::Error::other(failed.refused))?;
         Ok((child.pid, ours.into()))
     }
 
@@ -188,8 +188,7 @@ impl Keeper {
         tracing::debug!(%error, "the server is gone");
         self.link = None;
         self.held_back = false;
-        self.starts.clear();
-        self.busy.clear();
+        self.forget_start_requests();
         for kill in &mut self.kills {
             kill.request = None;
         }

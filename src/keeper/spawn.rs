@@ -1,32 +1,38 @@
-//! Starting processes without a fork of anything large.
+//! Starting processes without a fork of anything large, and without waiting for their execs.
 //!
 //! Owns what a start needs beforehand: C strings, candidate paths, the stack that the child
-//! borrows and the three descriptor slots. `clone` makes the child, `child` is what runs in it
-//! until the exec. Decides nothing about the process: a [`Launch`] says it all.
+//! borrows, the three descriptor slots, and the helpers that wait. `clone` makes the child in a
+//! helper, `child` is what runs in it until the exec. Decides nothing about the process: a [`Launch`]
+//! says it all.
 //!
-//! The child shares the keeper's memory and descriptor table until it execs, while the keeper is
-//! suspended: neither pages nor descriptors are copied, however many there are, and a failed
-//! step is an errno in shared memory, known when the call returns.
+//! The child shares the keeper's memory and descriptor table until it execs: neither pages nor
+//! descriptors are copied, however many there are, and a failed step is an errno in shared memory,
+//! known when the helper is done.
 
 mod child;
 mod clone;
 mod fence;
+mod program;
 
-use std::ffi::{CString, c_char};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::ptr;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::io::{DupFlags, Errno};
-use rustix::process::{PidfdFlags, Resource, getpid, getrlimit, pidfd_open, setrlimit};
+use rustix::process::{Pid, PidfdFlags, Resource, getpid, getrlimit, pidfd_open, setrlimit};
 
+use super::helper::{self, Helper, Stack};
 use super::memory::OomScores;
-use crate::process::{Launch, Refused, User};
-use child::{Plan, Step};
-use fence::{Fence, Host};
+use super::reap;
+use crate::process::{Launch, Refused};
+use child::{Order, Plan, Step};
+use clone::Spawn;
+use fence::Host;
 
 pub(super) use child::Failure;
+pub(super) use program::Program;
 
 /// Name of the variable that has the id of a process, in it and in all its descendants.
 pub(super) const COOKIE: &[u8] = b"PROCYARD_ID";
@@ -35,35 +41,72 @@ pub(super) const COOKIE: &[u8] = b"PROCYARD_ID";
 /// given another environment.
 pub(super) const OUTPUT: &[u8] = b"PROCYARD_OUTPUT";
 
-/// How long a child may take until its exec, while the keeper waits: a process, the server, and a
-/// process within [`SLOW_PERIOD`] of one that took longer. Most take a millisecond; the last is
-/// for a client that keeps starting what cannot be executed in time.
+/// How long a process may take until its exec. Most take a millisecond.
 const EXEC_TIMEOUT: Duration = Duration::from_secs(2);
+/// The same for the server, and for what the keeper tries before it begins. The keeper waits for these.
 const SERVER_EXEC_TIMEOUT: Duration = Duration::from_secs(30);
-const SLOW_PERIOD_EXEC_TIMEOUT: Duration = Duration::from_millis(500);
-const SLOW_PERIOD: Duration = Duration::from_secs(60);
+/// How long a helper may take before another one makes the next start.
+const SLOW_EXEC: Duration = Duration::from_millis(5);
 
-/// Starts processes, one at a time.
+/// Most helpers that make starts at once. Each but one waits for an exec that takes long, or for ever.
+const MAX_HELPERS: usize = 256;
+/// Idle helpers that are kept.
+const MAX_IDLE_HELPERS: usize = 2;
+
+/// Starts processes.
 pub(super) struct Spawner {
-    stack: clone::Stack,
+    helpers: Vec<SpawnHelper>,
+    /// Helpers write to it when they are done.
+    done_event: OwnedFd,
+    /// Stacks that no child uses.
+    stacks: Vec<Stack>,
     /// Descriptors 3, 4 and 5. A child's streams are put there before it is made, so that it
     /// takes over a table of seven, not of thousands.
     slots: [OwnedFd; 3],
+    /// The start whose streams are in the slots.
+    slots_of: Option<Rc<Spawn>>,
     /// Descriptor 6: the keeper itself, for a child to see whether it lives.
     keeper: OwnedFd,
     /// What the kernel gives of a sandbox.
-    host: Host,
+    host: Rc<Host>,
     /// What the soft limit of descriptors was before the keeper raised its own.
     descriptors: (u64, u64),
     oom_scores: OomScores,
-    /// When a process took longer than [`EXEC_TIMEOUT`].
-    last_timeout: Option<Instant>,
+    last_number: u64,
+}
+
+/// A helper that makes starts.
+struct SpawnHelper {
+    helper: Helper<Spawn>,
+    start: Option<Begun>,
+}
+
+/// A start that is under way.
+struct Begun {
+    number: u64,
+    since: Instant,
+    /// It was too late: the child was killed, and nothing waits for what comes of it.
+    abandoned: bool,
 }
 
 /// A process that was just started.
 pub(super) struct Child {
     pub(super) pid: i32,
     pub(super) pidfd: OwnedFd,
+}
+
+/// A start that is over.
+pub(super) struct Finished {
+    /// The number that its beginning returned.
+    pub(super) number: u64,
+    pub(super) result: Result<Child, Failed>,
+}
+
+/// A start that failed.
+pub(super) struct Failed {
+    pub(super) failure: Failure,
+    /// The same in words.
+    pub(super) refused: Refused,
 }
 
 /// The child's ends of its streams. No stdin: `/dev/null`; no stderr: as stdout.
@@ -88,13 +131,16 @@ impl Spawner {
         let (soft, hard) = (limit.current.unwrap_or(u64::MAX), limit.maximum.unwrap_or(u64::MAX));
         setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, ..limit })?;
         Ok(Spawner {
-            stack: clone::Stack::new()?,
+            helpers: Vec::new(),
+            done_event: helper::done_event()?,
+            stacks: Vec::new(),
             slots,
+            slots_of: None,
             keeper,
-            host: Host::default(),
+            host: Rc::default(),
             descriptors: (soft, hard),
             oom_scores,
-            last_timeout: None,
+            last_number: 0,
         })
     }
 
@@ -103,15 +149,97 @@ impl Spawner {
         self.descriptors.1
     }
 
-    /// Starts a process with these streams, in this cgroup if there is one.
-    pub(super) fn spawn(
+    /// What can be read when a start is over.
+    pub(super) fn done_event(&self) -> BorrowedFd<'_> {
+        self.done_event.as_fd()
+    }
+
+    /// Readies the event for the next start that is over.
+    pub(super) fn clear_done_event(&self) {
+        let _ = rustix::io::read(&self.done_event, &mut [0; 8]);
+    }
+
+    /// Whether a process can be started now. If not, try again when a start is over or
+    /// [`Spawner::due`].
+    pub(super) fn is_ready(&self) -> bool {
+        let is_slow = |start: &Begun| start.since.elapsed() >= SLOW_EXEC;
+        let may_grow = self.helpers.len() < MAX_HELPERS && self.begun().all(is_slow);
+        self.slots_are_free() && (may_grow || self.idle().is_some())
+    }
+
+    /// Whether the child whose streams are in the slots has taken them, if there is one.
+    fn slots_are_free(&self) -> bool {
+        let user = self.slots_of.as_ref();
+        user.is_none_or(|spawn| spawn.order.has_descriptors.load(Ordering::Acquire))
+    }
+
+    /// Whether no process can be started because too many execs do not end.
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.begun().filter(|start| start.abandoned).count() >= MAX_HELPERS
+    }
+
+    /// When a start becomes slow or late, if none is over before; `waiting`: another start waits.
+    pub(super) fn due(&self, waiting: bool) -> Option<Instant> {
+        let late =
+            self.begun().filter(|start| !start.abandoned).map(|start| start.since + EXEC_TIMEOUT);
+        let slow = if self.slots_are_free() {
+            self.begun().map(|start| start.since + SLOW_EXEC).max()
+        } else {
+            // No event tells when the child takes them.
+            Some(Instant::now() + SLOW_EXEC)
+        };
+        late.min().into_iter().chain(slow.filter(|_| waiting)).min()
+    }
+
+    fn begun(&self) -> impl Iterator<Item = &Begun> {
+        self.helpers.iter().filter_map(|helper| helper.start.as_ref())
+    }
+
+    fn idle(&self) -> Option<usize> {
+        self.helpers.iter().position(|helper| helper.start.is_none())
+    }
+
+    /// The keeper's children that are no processes yet, and its helpers.
+    pub(super) fn pids(&self) -> impl Iterator<Item = i32> {
+        let helpers = self.helpers.iter().map(|helper| helper.helper.pid());
+        helpers.chain(self.helpers.iter().filter_map(SpawnHelper::child))
+    }
+
+    /// Whether this child of the keeper is being started: a helper will say what came of it.
+    pub(super) fn is_starting(&self, pid: i32) -> bool {
+        self.helpers.iter().any(|helper| helper.child() == Some(pid))
+    }
+
+    /// Whether this child of the keeper is a helper.
+    pub(super) fn is_helper(&self, pid: i32) -> bool {
+        self.helpers.iter().any(|helper| helper.helper.pid() == pid)
+    }
+
+    /// Begins to start a process with these streams, in this cgroup if there is one. Returns the
+    /// number of the start. To be called when it is ready.
+    pub(super) fn begin(
         &mut self,
-        program: &Program,
+        program: Rc<Program>,
         ends: &Ends<'_>,
-        cgroup: Option<BorrowedFd<'_>>,
-    ) -> Result<Child, Failure> {
+        cgroup: Option<OwnedFd>,
+    ) -> Result<u64, Failure> {
+        self.free_slots();
+        let sources = self.fill_slots(ends).inspect_err(|_| self.free_slots())?;
+        let plan = Plan {
+            sources,
+            keep_below: 1 + self.keeper.as_raw_fd().cast_unsigned(),
+            terminal: ends.terminal,
+            die_with_keeper: true,
+        };
+        let at = self.post(program, plan, cgroup).inspect_err(|_| self.free_slots())?;
+        self.slots_of = self.helpers[at].helper.job();
+        Ok(self.last_number)
+    }
+
+    /// Puts the streams into the slots: the descriptors that become 0, 1 and 2.
+    fn fill_slots(&mut self, ends: &Ends<'_>) -> Result<Vec<RawFd>, Failure> {
         let null = rustix::stdio::stdin();
-        let mut sources = [null.as_raw_fd(); 3];
+        let mut sources = vec![null.as_raw_fd(); 3];
         let wanted = [ends.stdin, Some(ends.stdout), ends.stderr];
         for (n, stream) in wanted.iter().enumerate() {
             sources[n] = match stream {
@@ -124,269 +252,216 @@ impl Spawner {
                 None => sources[n],
             };
         }
-        let plan = Plan {
-            sources: &sources,
-            keep_below: 1 + self.keeper.as_raw_fd().cast_unsigned(),
-            terminal: ends.terminal,
-            die_with_keeper: true,
-        };
-        let child = self.start(program, &plan, cgroup);
+        Ok(sources)
+    }
+
+    /// Lets go of the child's ends in the slots, whose close is the EOF.
+    fn free_slots(&mut self) {
+        self.slots_of = None;
         for slot in &mut self.slots {
-            // Cannot fail: both are open. It lets go of the child's end, whose close is the EOF.
-            let _ = rustix::io::dup3(null, slot, DupFlags::CLOEXEC);
+            // Cannot fail: both are open.
+            let _ = rustix::io::dup3(rustix::stdio::stdin(), slot, DupFlags::CLOEXEC);
         }
-        child
+    }
+
+    /// Starts a process as [`Spawner::begin`] does, and waits for its exec.
+    fn spawn_and_wait(
+        &mut self,
+        program: Program,
+        ends: &Ends<'_>,
+        cgroup: Option<OwnedFd>,
+    ) -> Result<Child, Failed> {
+        let program = Rc::new(program);
+        let begun = self.begin(Rc::clone(&program), ends, cgroup);
+        begun.map_err(|failure| program.fail(failure))?;
+        self.wait(&program)
     }
 
     /// Whether a child can be made in this cgroup, shown by one that gets as far as its exec.
     /// Container runtimes filter the call away, a threaded cgroup takes nobody, and where kills
     /// are counted a child may be killed at birth.
-    pub(super) fn can_begin_in(&mut self, cgroup: &OwnedFd) -> bool {
+    pub(super) fn can_begin_in(&mut self, cgroup: OwnedFd) -> bool {
         let null = rustix::stdio::stdin();
         let ends = Ends { stdin: None, stdout: null, stderr: None, terminal: false };
         let Ok(directory) = Program::new(&Launch::new("probe", ["/"])) else { return false };
-        let tried = self.spawn(&directory, &ends, Some(cgroup.as_fd()));
-        matches!(tried, Err(Failure { step: Step::Exec, .. }))
+        let tried = self.spawn_and_wait(directory, &ends, Some(cgroup));
+        // The keeper may move to another cgroup now, and helpers would not.
+        self.helpers.clear();
+        matches!(tried, Err(Failed { failure: Failure { step: Step::Exec, .. }, .. }))
     }
 
-    /// Starts the server: the keeper's own streams, then these descriptors from 3 on.
+    /// Starts the server, and waits for its exec: the keeper's own streams, then these descriptors
+    /// from 3 on.
     pub(super) fn spawn_server(
         &mut self,
-        program: &Program,
+        program: &Rc<Program>,
         passed: &[BorrowedFd<'_>],
-    ) -> Result<Child, Failure> {
+    ) -> Result<Child, Failed> {
         // Above every target, so that no copy overwrites a source.
         let above = 3 + passed.len() as RawFd;
         let copies: Result<Vec<OwnedFd>, Errno> =
             passed.iter().map(|fd| rustix::io::fcntl_dupfd_cloexec(fd, above)).collect();
-        let copies = copies.map_err(Failure::of_descriptors)?;
+        let copies = copies.map_err(|errno| program.fail(Failure::of_descriptors(errno)))?;
         let sources: Vec<RawFd> = (0..3).chain(copies.iter().map(AsRawFd::as_raw_fd)).collect();
         let keep_below = 1 + sources.iter().max().copied().unwrap_or(2).cast_unsigned();
         // Without its keeper it saves what all have printed before it ends.
-        let plan = Plan { sources: &sources, keep_below, terminal: false, die_with_keeper: false };
-        self.start(program, &plan, None)
+        let plan = Plan { sources, keep_below, terminal: false, die_with_keeper: false };
+        let posted = self.post(Rc::clone(program), plan, None);
+        posted.map_err(|failure| program.fail(failure))?;
+        self.wait(program)
     }
 
-    fn start(
+    /// Gives a start to an idle helper, or to a new one. Returns its place.
+    fn post(
         &mut self,
-        program: &Program,
-        plan: &Plan<'_>,
-        cgroup: Option<BorrowedFd<'_>>,
-    ) -> Result<Child, Failure> {
+        program: Rc<Program>,
+        plan: Plan,
+        cgroup: Option<OwnedFd>,
+    ) -> Result<usize, Failure> {
         let OomScores { process, server } = &self.oom_scores;
         let scores = if plan.die_with_keeper { process } else { server };
-        let order = child::Order {
+        let order = Order {
             program,
             plan,
             keeper: self.keeper.as_raw_fd(),
-            host: &self.host,
+            host: Rc::clone(&self.host),
             descriptors: self.descriptors,
-            oom_score: scores.as_deref(),
-            exec_timeout: self.exec_timeout(plan),
+            oom_score: scores.clone(),
+            has_descriptors: AtomicBool::new(false),
+            is_cancelled: AtomicBool::new(false),
         };
-        let started = clone::start(&mut self.stack, cgroup, &order);
-        if started.as_ref().is_err_and(Failure::is_timeout) {
-            tracing::warn!("killed a process that took too long to execute its program");
-            if order.exec_timeout == EXEC_TIMEOUT {
-                self.last_timeout = Some(Instant::now());
+        let stack = self.stacks.pop().map_or_else(Stack::new, Ok).map_err(Failure::of_clone)?;
+        let spawn = Rc::new(Spawn::new(order, cgroup, stack));
+        let idle = match self.idle() {
+            Some(idle) => idle,
+            None => {
+                let helper = Helper::new(self.done_event.as_fd()).map_err(Failure::of_clone)?;
+                self.helpers.push(SpawnHelper { helper, start: None });
+                self.helpers.len() - 1
             }
-        }
-        started
-    }
-
-    fn exec_timeout(&self, plan: &Plan<'_>) -> Duration {
-        match self.last_timeout {
-            _ if !plan.die_with_keeper => SERVER_EXEC_TIMEOUT,
-            Some(last) if last.elapsed() < SLOW_PERIOD => SLOW_PERIOD_EXEC_TIMEOUT,
-            _ => EXEC_TIMEOUT,
-        }
-    }
-}
-
-/// What the child needs of a [`Launch`], in the form that the kernel takes.
-pub(super) struct Program {
-    candidates: Vec<CString>,
-    /// They come of a search in `PATH`.
-    searched: bool,
-    /// The first is a way to a file that is held open, which tells people nothing.
-    held: bool,
-    args: CStrings,
-    env: CStrings,
-    cwd: Option<CString>,
-    user: Option<User>,
-    rlimits: Vec<(u32, u64)>,
-    nice: Option<i32>,
-    oom_score_adj: Option<CString>,
-    /// Files by which it joins the cgroups that limit it.
-    joins: Vec<CString>,
-    fence: Fence,
-}
-
-/// Strings as exec takes them: pointers ended by null, with what they point to.
-struct CStrings {
-    pointers: Vec<*const c_char>,
-    /// What they point to.
-    strings: Vec<CString>,
-}
-
-impl CStrings {
-    fn new(strings: Vec<CString>) -> CStrings {
-        let pointers = strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect();
-        CStrings { pointers, strings }
-    }
-
-    fn first(&self) -> Option<&CString> {
-        self.strings.first()
-    }
-}
-
-impl Program {
-    /// Checks and converts everything, so that nothing is left to fail but the kernel.
-    pub(super) fn new(launch: &Launch) -> Result<Program, Refused> {
-        let invalid = |what: String| Refused::Invalid(what);
-        let nul = |what: &str| invalid(format!("{what} has a NUL byte"));
-        if launch.id.is_empty() {
-            return Err(invalid("no id".into()));
-        }
-        let Some(first) = launch.args.first().filter(|first| !first.is_empty()) else {
-            return Err(invalid("no program".into()));
         };
-        // The cookie by which the keeper finds descendants again is the keeper's to set. It comes
-        // first, then the file that names the state directory: of a large environment only the
-        // beginning is searched.
-        let cookie = (COOKIE.to_vec(), launch.id.as_bytes().to_vec());
-        let is_output = |(name, _): &&(Vec<u8>, Vec<u8>)| name == OUTPUT;
-        let output = launch.env.iter().filter(is_output);
-        let given = launch.env.iter().filter(|pair| pair.0 != COOKIE && !is_output(pair));
-        let mut env = Vec::with_capacity(launch.env.len() + 1);
-        for (name, value) in [&cookie].into_iter().chain(output).chain(given) {
-            let shown = String::from_utf8_lossy(name);
-            if name.is_empty() || name.contains(&b'=') {
-                return Err(invalid(format!("the variable name {shown:?} is empty or has an '='")));
+        self.last_number += 1;
+        let (number, since) = (self.last_number, Instant::now());
+        self.helpers[idle].start = Some(Begun { number, since, abandoned: false });
+        self.helpers[idle].helper.post(spawn);
+        Ok(idle)
+    }
+
+    /// Waits for the start that was begun last.
+    fn wait(&mut self, program: &Program) -> Result<Child, Failed> {
+        let last = Some(self.last_number);
+        let number = |helper: &SpawnHelper| helper.start.as_ref().map(|start| start.number);
+        let at = self.helpers.iter().position(|helper| number(helper) == last).unwrap_or(0);
+        let finished = if self.helpers[at].helper.wait(SERVER_EXEC_TIMEOUT) {
+            self.finish(at).map(|finished| finished.result)
+        } else {
+            self.helpers[at].abandon().map(|(_, failed)| Err(failed))
+        };
+        finished.unwrap_or_else(|| Err(program.fail(Failure::NO_HELPER)))
+    }
+
+    /// Takes a start that is over, because its helper is done or because it is late.
+    pub(super) fn take_finished(&mut self) -> Option<Finished> {
+        if let Some(finished) = (0..self.helpers.len()).find_map(|at| self.finish(at)) {
+            return Some(finished);
+        }
+        self.end_surplus();
+        let is_late = |start: &Begun| !start.abandoned && start.since.elapsed() >= EXEC_TIMEOUT;
+        let mut helpers = self.helpers.iter_mut();
+        let late = helpers.find(|helper| helper.start.as_ref().is_some_and(is_late))?;
+        let (number, failed) = late.abandon()?;
+        tracing::warn!("killed a process that took too long to execute its program");
+        Some(Finished { number, result: Err(failed) })
+    }
+
+    /// What came of a start whose helper is done. None: it is not done, or the start was abandoned.
+    fn finish(&mut self, at: usize) -> Option<Finished> {
+        let spawn = self.helpers[at].helper.take_done()?;
+        let Begun { number, abandoned, .. } = self.helpers[at].start.take()?;
+        if self.slots_of.as_ref().is_some_and(|of| Rc::ptr_eq(of, &spawn)) {
+            self.free_slots();
+        }
+        let program = Rc::clone(&spawn.order.program);
+        let (result, stack) = Rc::into_inner(spawn)?.finish();
+        self.stacks.push(stack);
+        let result = match result {
+            Ok(pid) if abandoned => {
+                // It is reaped as any orphan.
+                kill(pid);
+                return None;
             }
-            let pair = [name, &b"="[..], value].concat();
-            env.push(CString::new(pair).map_err(|_| nul(&format!("the variable {shown:?}")))?);
-        }
-        let mut args = Vec::with_capacity(launch.args.len());
-        for (n, arg) in launch.args.iter().enumerate() {
-            args.push(CString::new(&arg[..]).map_err(|_| nul(&format!("argument {n}")))?);
-        }
-        let cwd = match &launch.cwd[..] {
-            [] => None,
-            cwd => Some(CString::new(cwd).map_err(|_| nul("the working directory"))?),
-        };
-        let path = launch.env.iter().rev().find(|(name, _)| name == b"PATH");
-        let path = path.map_or(&b"/bin:/usr/bin"[..], |(_, value)| value);
-        let score = launch.oom_score_adj.map(|score| CString::new(score.to_string()));
-        Ok(Program {
-            candidates: candidates(first, path),
-            searched: !first.contains(&b'/'),
-            held: false,
-            args: CStrings::new(args),
-            env: CStrings::new(env),
-            cwd,
-            user: launch.user.clone(),
-            rlimits: launch.rlimits.clone(),
-            nice: launch.nice,
-            oom_score_adj: score.transpose().map_err(|_| nul("the OOM score"))?,
-            joins: Vec::new(),
-            fence: Fence::new(launch)?,
-        })
-    }
-
-    /// The same, joining cgroups by these files.
-    pub(super) fn joining(mut self, files: Vec<CString>) -> Program {
-        self.joins = files;
-        self
-    }
-
-    /// The same, by this way to its file if there is one, and by the path if that fails.
-    pub(super) fn through(mut self, way: Option<CString>) -> Program {
-        self.held |= way.is_some();
-        self.candidates.splice(0..0, way);
-        self
-    }
-
-    /// The same with the mounts and the network of a living process, where it was to have some of
-    /// its own. Whoever has the descriptor keeps it until it is started.
-    pub(super) fn beside(mut self, pidfd: BorrowedFd<'_>) -> Program {
-        self.fence.beside(pidfd.as_raw_fd());
-        self
-    }
-
-    /// A failure in words, with the path that it speaks of.
-    pub(super) fn explain(&self, failure: Failure) -> Refused {
-        let path = match failure.step {
-            Step::Exec if self.held => self.args.first(),
-            // Found in no directory: no path is the one that is missing.
-            Step::Exec if failure.errno == libc::ENOENT && self.searched => self.args.first(),
-            Step::Exec => self.candidates.get(failure.candidate),
-            Step::Directory | Step::Link | Step::Outside => {
-                match failure.candidate.checked_sub(1) {
-                    Some(n) => self.fence.writable.get(n),
-                    None => self.cwd.as_ref(),
+            Ok(pid) => open_child(pid),
+            Err((failure, child)) => {
+                if let Some(child) = child {
+                    reap::discard(child);
                 }
+                Err(failure)
             }
-            _ => None,
         };
-        let path = path.map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
-        let Failure { step, errno, .. } = failure;
-        // Of these, no more could be had: of pids and memory, or of namespaces.
-        let scarce = [libc::EAGAIN, libc::ENOMEM].contains(&errno);
-        let step = match step {
-            Step::Clone if self.fence.namespaces != 0 && !scarce => Step::Confine,
-            step => step,
-        };
-        Refused::SpawnFailed { step: step.words().into(), errno, path }
+        (!abandoned)
+            .then(|| Finished { number, result: result.map_err(|failure| program.fail(failure)) })
+    }
+
+    /// Ends the idle helpers that are not kept.
+    fn end_surplus(&mut self) {
+        let mut idle = 0;
+        self.helpers.retain(|helper| {
+            idle += usize::from(helper.start.is_none());
+            helper.start.is_some() || idle <= MAX_IDLE_HELPERS
+        });
+        self.stacks.truncate(MAX_IDLE_HELPERS);
+    }
+
+    /// A helper was killed. Returns what became of its start. None: this is no helper, or it had none.
+    pub(super) fn lose_helper(&mut self, pid: i32) -> Option<Finished> {
+        let at = self.helpers.iter().position(|helper| helper.helper.pid() == pid)?;
+        tracing::error!(pid, "a helper of the keeper was killed");
+        let mut lost = self.helpers.swap_remove(at);
+        let spawn = lost.helper.job()?;
+        if self.slots_of.as_ref().is_some_and(|of| Rc::ptr_eq(of, &spawn)) {
+            self.free_slots();
+        }
+        let (number, _) = lost.abandon()?;
+        let failed = spawn.order.program.fail(Failure::NO_HELPER);
+        Some(Finished { number, result: Err(failed) })
     }
 }
 
-/// The paths to try, in order: the program itself if it names a file, else every directory of
-/// `PATH`, where an empty one is the working directory. NULs were refused before.
-fn candidates(program: &[u8], path: &[u8]) -> Vec<CString> {
-    let tries: Vec<Vec<u8>> = if program.contains(&b'/') {
-        vec![program.to_vec()]
-    } else {
-        path.split(|byte| *byte == b':')
-            .map(|dir| if dir.is_empty() { &b"."[..] } else { dir })
-            .map(|dir| [dir, &b"/"[..], program].concat())
-            .collect()
-    };
-    tries.into_iter().filter_map(|path| CString::new(path).ok()).collect()
+impl SpawnHelper {
+    /// The child that it has made for the start under way.
+    fn child(&self) -> Option<i32> {
+        self.helper.job().and_then(|spawn| spawn.pid())
+    }
+
+    /// Gives up a start: kills the child, whether or not that ends it soon. Its memory stays until
+    /// the helper is done.
+    fn abandon(&mut self) -> Option<(u64, Failed)> {
+        let start = self.start.as_mut().filter(|start| !start.abandoned)?;
+        let spawn = self.helper.job()?;
+        start.abandoned = true;
+        spawn.order.is_cancelled.store(true, Ordering::Release);
+        if let Some(pid) = spawn.pid() {
+            kill(pid);
+        }
+        Some((start.number, spawn.order.program.fail(Failure::TIMED_OUT)))
+    }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Kills a child of the keeper that was not reaped.
+fn kill(pid: i32) {
+    // SAFETY: sends a signal; touches no memory.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+}
 
-    #[test]
-    fn a_name_is_looked_up_in_path_and_a_path_is_not() {
-        let paths = |program: &[u8]| candidates(program, b"/a::/b");
-        assert_eq!(paths(b"x"), [c"/a/x".to_owned(), c"./x".to_owned(), c"/b/x".to_owned()]);
-        assert_eq!(paths(b"./x"), [c"./x".to_owned()]);
-    }
-
-    #[test]
-    fn variables_that_are_searched_for_come_first() {
-        let mut launch = Launch::new("a", ["x"]);
-        let names = ["A", "PROCYARD_ID", "PROCYARD_OUTPUT", "Z"];
-        launch.env = names.map(|name| (name.into(), b"1".to_vec())).into();
-        let program = Program::new(&launch).unwrap();
-        let expected = [c"PROCYARD_ID=a", c"PROCYARD_OUTPUT=1", c"A=1", c"Z=1"];
-        assert_eq!(program.env.strings, expected.map(ToOwned::to_owned));
-    }
-
-    #[test]
-    fn what_the_kernel_cannot_take_is_refused_with_its_place() {
-        let refusal = |launch: Launch| match Program::new(&launch) {
-            Err(Refused::Invalid(what)) => what,
-            Err(other) => panic!("{other:?}"),
-            Ok(_) => panic!("accepted"),
-        };
-        assert_eq!(refusal(Launch::new("a", [""])), "no program");
-        assert_eq!(refusal(Launch::new("a", ["x", "y\0"])), "argument 1 has a NUL byte");
-        let mut launch = Launch::new("a", ["x"]);
-        launch.env = vec![(b"A=B".to_vec(), b"".to_vec())];
-        assert_eq!(refusal(launch), "the variable name \"A=B\" is empty or has an '='");
+/// A child that has executed its program, with its descriptor.
+fn open_child(pid: i32) -> Result<Child, Failure> {
+    let known = Pid::from_raw(pid).ok_or(Errno::SRCH);
+    match known.and_then(|pid| pidfd_open(pid, PidfdFlags::empty())) {
+        Ok(pidfd) => Ok(Child { pid, pidfd }),
+        Err(errno) => {
+            // It is reaped as any orphan.
+            kill(pid);
+            Err(Failure::of_descriptors(errno))
+        }
     }
 }

@@ -2,18 +2,19 @@
 //!
 //! The keeper is a subreaper, so all descendants stay below it: each is reached from the process
 //! itself, or from an orphan that became the keeper's child. Orphans belong to a process by
-//! session, by group or by the cookie `PROCYARD_ID` in their environment. Whatever is not below
-//! the keeper is never looked at, let alone signalled.
+//! session, by group or by their cgroup leaf, and outside of all leaves by the cookie `PROCYARD_ID`
+//! in their environment. Whatever is not below the keeper is never looked at, let alone signalled.
 //!
 //! An orphan is the keeper's child, so its pid stays its own until the keeper reaps it, and
 //! what was found out about it can be kept under its pid.
 
+mod environ;
 mod unkillable;
 mod walk;
 
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::time::Instant;
@@ -22,17 +23,15 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::spawn::COOKIE;
 use crate::process::Descendant;
+use environ::EnvironReader;
 
+pub(super) use environ::Environment;
 pub(super) use unkillable::held_zombie;
 pub use unkillable::signal_leftovers;
 pub(super) use walk::{Group, LeafMembers, Walk};
 
 /// Ticks of a second in what the kernel tells of used time, whatever it counts with itself.
 const TICKS: u64 = 100;
-
-/// Most bytes of an environment that are searched for the keeper's variables, which come first in
-/// the environment of every process that the keeper starts.
-const MAX_ENVIRON_SEARCHED: u64 = 128 << 10;
 
 /// Longest id that is remembered of an orphan: longer than any that a process can have.
 const MAX_ID_REMEMBERED: usize = 1024;
@@ -51,6 +50,7 @@ pub(super) struct Forest {
     /// Processes that were below the keeper before it became one, by pid: start time. None of them
     /// belongs to a process that the keeper started, whatever its environment says.
     earlier: HashMap<i32, u64>,
+    environs: EnvironReader,
 }
 
 /// A child that the keeper has adopted.
@@ -58,6 +58,8 @@ struct Orphan {
     start: u64,
     /// The process whose descendant it is, if that was found out.
     owner: Option<u64>,
+    /// It is in a leaf of the keeper, which tells whose it is.
+    is_in_leaf: bool,
     /// What its environment says. It is searched once: an exec brings another.
     searched: Option<Searched>,
 }
@@ -89,6 +91,16 @@ pub(super) enum Which {
     Unplaced,
 }
 
+/// Whose leaf a process is in.
+pub(super) enum LeafOwner {
+    /// It is in none of the keeper's leaves.
+    NoLeaf,
+    /// It is in one that no held process has: that was released, or is about to be held.
+    Unknown,
+    /// It is in the leaf of this process.
+    Process(u64),
+}
+
 /// What the keeper knows of the processes it started.
 pub(super) trait Known {
     /// How many children the keeper started and has not reaped.
@@ -98,8 +110,10 @@ pub(super) trait Known {
     /// The process that leads this session or group, if it was not reaped yet: afterwards the
     /// number may be another's.
     fn led_by(&self, leader: i32) -> Option<u64>;
-    /// The process with this id.
-    fn named(&self, id: &str) -> Option<u64>;
+    /// Whose leaf a process is in.
+    fn leaf_owner(&self, pid: i32) -> LeafOwner;
+    /// The process with this id, if an orphan may belong to it by its user.
+    fn named(&self, id: &str, orphan: i32) -> Option<u64>;
     /// The keeper holds this process.
     fn holds(&self, key: u64) -> bool;
 }
@@ -144,8 +158,9 @@ impl Forest {
     pub(super) fn new(keeper: i32) -> Forest {
         let list = File::open(format!("/proc/{keeper}/task/{keeper}/children")).ok();
         let (orphans, seen, earlier) = (HashMap::new(), HashMap::new(), HashMap::new());
-        let mut forest = Forest { keeper, list, orphans, seen, earlier };
-        let mut walk = forest.walk(forest.children(keeper), None);
+        let environs = EnvironReader::default();
+        let mut forest = Forest { keeper, list, orphans, seen, earlier, environs };
+        let mut walk = forest.walk(forest.children(), None);
         forest.advance_walk(&mut walk, None, None);
         forest.earlier = walk.members.iter().map(Member::identity).collect();
         forest
@@ -157,11 +172,12 @@ impl Forest {
 
     /// All children of the keeper are known: each leaves their list only by being reaped here.
     pub(super) fn knows_all(&self, known: &impl Known) -> bool {
-        self.children(self.keeper).len() == known.own() + self.orphans.len()
+        let own = known.own() + self.environs.count();
+        self.children().len() == own + self.orphans.len()
     }
 
     pub(super) fn begin_pass(&self, which: Which) -> Pass {
-        Pass { children: self.children(self.keeper), which }
+        Pass { children: self.children(), which }
     }
 
     /// Places orphans until the time is up. True: the pass is done.
@@ -176,7 +192,8 @@ impl Forest {
             let done = |orphan: &Orphan| {
                 orphan.owner.is_some() || !again || self.is_earlier(pid, orphan.start)
             };
-            if known.is_own(pid) || self.orphans.get(&pid).is_some_and(done) {
+            let is_own = known.is_own(pid) || self.environs.owns(pid);
+            if is_own || self.orphans.get(&pid).is_some_and(done) {
                 continue;
             }
             self.place(pid, known);
@@ -194,22 +211,62 @@ impl Forest {
         let Some(stat) = stat else { return };
         if self.is_earlier(pid, stat.start) {
             let searched = Some(Searched { environ: stat.environ, id: None });
-            self.orphans.insert(pid, Orphan { start: stat.start, owner: None, searched });
+            let (start, owner, is_in_leaf) = (stat.start, None, false);
+            self.orphans.insert(pid, Orphan { start, owner, is_in_leaf, searched });
             return;
         }
         let seen = self.seen.get(&pid).filter(|(start, _)| *start == stat.start);
         let seen = seen.map(|(_, key)| *key).filter(|key| known.holds(*key));
-        // A session cannot be joined from outside; an environment can say anything.
+        // A session cannot be joined from outside.
         let led = known.led_by(stat.session).or_else(|| known.led_by(stat.group));
-        let mut orphan = Orphan { start: stat.start, owner: led.or(seen), searched: None };
+        let (start, owner) = (stat.start, led.or(seen));
+        let mut orphan = Orphan { start, owner, is_in_leaf: false, searched: None };
         if orphan.owner.is_none() {
-            let before = self.orphans.remove(&pid).and_then(|orphan| orphan.searched);
-            let same = before.filter(|searched| searched.environ == stat.environ);
-            orphan.searched = same.or_else(|| search(pid, stat.environ));
-            let id = orphan.searched.as_ref().and_then(|searched| searched.id.as_deref());
-            orphan.owner = id.and_then(|id| known.named(id));
+            match known.leaf_owner(pid) {
+                LeafOwner::NoLeaf => self.place_by_cookie(pid, &mut orphan, stat.environ, known),
+                LeafOwner::Unknown => orphan.is_in_leaf = true,
+                LeafOwner::Process(key) => (orphan.is_in_leaf, orphan.owner) = (true, Some(key)),
+            }
         }
         self.orphans.insert(pid, orphan);
+    }
+
+    /// Finds out whose an orphan is by its environment, which can say anything.
+    fn place_by_cookie(
+        &mut self,
+        pid: i32,
+        orphan: &mut Orphan,
+        environ: Environ,
+        known: &impl Known,
+    ) {
+        let before = self.orphans.remove(&pid).and_then(|orphan| orphan.searched);
+        let same = before.filter(|searched| searched.environ == environ);
+        orphan.searched = same.or_else(|| self.search((pid, orphan.start), environ));
+        let id = orphan.searched.as_ref().and_then(|searched| searched.id.as_deref());
+        orphan.owner = id.and_then(|id| known.named(id, pid));
+    }
+
+    /// Searches the environment of an orphan for the cookie. None: it is in the middle of an exec, and
+    /// has none for a moment, or it cannot be read now.
+    fn search(&mut self, process: (i32, u64), environ: Environ) -> Option<Searched> {
+        let read = self.environs.read(process)?;
+        let denied =
+            read.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
+        let content = read.unwrap_or_default();
+        let is_there = environ.1 != 0 && (!content.is_empty() || environ.0 == environ.1);
+        let id = content.value(COOKIE).filter(|id| id.len() <= MAX_ID_REMEMBERED);
+        let id = id.map(|id| String::from_utf8_lossy(id).into());
+        (is_there || denied).then_some(Searched { environ, id })
+    }
+
+    /// Whether a child of the keeper reads environments.
+    pub(super) fn is_reader(&self, pid: i32) -> bool {
+        self.environs.owns(pid)
+    }
+
+    /// A child of the keeper that reads environments was killed.
+    pub(super) fn lose_reader(&mut self, pid: i32) {
+        self.environs.lose(pid);
     }
 
     /// Places all orphans at once.
@@ -251,9 +308,11 @@ impl Forest {
         self.orphans.is_empty()
     }
 
-    /// Of every orphan it is known whose it is, or that its environment does not say so.
+    /// Of every orphan it is known whose it is, or that its leaf or its environment does not say so.
     pub(super) fn all_judged(&self) -> bool {
-        let judged = |orphan: &Orphan| orphan.owner.is_some() || orphan.searched.is_some();
+        let judged = |orphan: &Orphan| {
+            orphan.owner.is_some() || orphan.is_in_leaf || orphan.searched.is_some()
+        };
         self.orphans.values().all(judged)
     }
 
@@ -272,19 +331,19 @@ impl Forest {
         walk.members
     }
 
-    fn children(&self, parent: i32) -> Vec<i32> {
-        let Some(own) = &self.list else {
-            let is_child = |pid: &i32| Stat::read(*pid).is_some_and(|stat| stat.parent == parent);
-            return numbers("/proc").filter(is_child).collect();
-        };
-        if parent == self.keeper {
-            return pids(&read_from_start(own));
+    /// The children of the keeper, which has one thread.
+    fn children(&self) -> Vec<i32> {
+        match &self.list {
+            Some(list) => pids(&read_from_start(list)),
+            None => search_children(self.keeper).collect(),
         }
-        let tasks = format!("/proc/{parent}/task");
-        let lists =
-            numbers(&tasks).filter_map(|task| fs::read(format!("{tasks}/{task}/children")).ok());
-        lists.flat_map(|list| pids(&list)).collect()
     }
+}
+
+/// The children of a process, where the kernel has no list of them.
+fn search_children(parent: i32) -> impl Iterator<Item = i32> {
+    let is_child = move |pid: &i32| Stat::read(*pid).is_some_and(|stat| stat.parent == parent);
+    numbers("/proc").filter(is_child)
 }
 
 /// All of a file that the kernel writes anew for each reader.
@@ -347,45 +406,18 @@ pub(super) fn numbers(directory: &str) -> impl Iterator<Item = i32> + use<> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// The beginning of the environment that a process began with.
-#[derive(Debug, Default)]
-pub(super) struct Environment(Vec<u8>);
-
-impl Environment {
-    /// Empty if it cannot be read.
-    pub(super) fn read(pid: i32) -> Environment {
-        Environment::try_read(pid).unwrap_or_default()
-    }
-
-    fn try_read(pid: i32) -> io::Result<Environment> {
-        let mut content = Vec::new();
-        let file = File::open(format!("/proc/{pid}/environ"))?;
-        file.take(MAX_ENVIRON_SEARCHED).read_to_end(&mut content)?;
-        Ok(Environment(content))
-    }
-
-    /// The value of a variable.
-    pub(super) fn value(&self, name: &[u8]) -> Option<&[u8]> {
-        let mut entries = self.0.split(|byte| *byte == 0);
-        entries.find_map(|entry| entry.strip_prefix(name)?.strip_prefix(b"="))
-    }
-}
-
-/// Searches the environment of an orphan for the cookie. None: it is in the middle of an exec, and
-/// has none for a moment.
-fn search(pid: i32, environ: Environ) -> Option<Searched> {
-    let read = Environment::try_read(pid);
-    let denied = read.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
-    let content = read.unwrap_or_default();
-    let is_there = environ.1 != 0 && (!content.0.is_empty() || environ.0 == environ.1);
-    let id = content.value(COOKIE).filter(|id| id.len() <= MAX_ID_REMEMBERED);
-    let id = id.map(|id| String::from_utf8_lossy(id).into());
-    (is_there || denied).then_some(Searched { environ, id })
-}
-
 /// The parent of a process.
 pub(super) fn parent(pid: i32) -> Option<i32> {
     Stat::read(pid).map(|stat| stat.parent)
+}
+
+/// The real, effective, saved and file system user ids of a process.
+pub(super) fn uids(pid: i32) -> Option<[u32; 4]> {
+    let status = fs::read(format!("/proc/{pid}/status")).ok()?;
+    let status = String::from_utf8_lossy(&status);
+    let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    let uids: Result<Vec<u32>, _> = uids.split_whitespace().map(str::parse).collect();
+    uids.ok()?.try_into().ok()
 }
 
 /// The CPU time that a process has used itself, without those that it waited for, in microseconds.

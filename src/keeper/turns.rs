@@ -12,14 +12,14 @@ use std::time::{Duration, Instant, SystemTime};
 use super::cgroup::Cgroups;
 use super::controllers::Controllers;
 use super::ending;
-use super::held::Table;
+use super::held::{OwnChildren, Table};
 use super::kill::Kill;
 use super::link::Link;
 use super::output::{Pause, Pumped};
 use super::poller::{EventFlags, Poller, Token};
-use super::requests::Start;
 use super::server::Source;
 use super::spawn::Spawner;
+use super::start::{Start, Starting};
 use super::tree::{Forest, Pass};
 use super::upgrade::Upgrade;
 use crate::process::{KillDomain, Parts};
@@ -56,6 +56,10 @@ pub(super) struct Keeper {
     /// Starts that wait for their turn, and those that wait for a busy program file.
     pub(super) starts: VecDeque<Start>,
     pub(super) busy: Vec<Start>,
+    /// Starts whose exec is under way.
+    pub(super) starting: Vec<Starting>,
+    /// An adoption that waits for these.
+    pub(super) adopt_request: Option<u64>,
     pub(super) kills: Vec<Kill>,
     /// The look at what is being killed that is under way.
     pub(super) look: Option<Pass>,
@@ -85,11 +89,14 @@ impl Keeper {
     /// Runs until it was told to stop and everything has ended.
     pub(super) fn run(&mut self) -> io::Result<()> {
         self.poller.add(&self.signals, Token::Signals, EventFlags::IN)?;
+        self.poller.add(self.spawner.done_event(), Token::Started, EventFlags::IN)?;
         while !self.stopped() {
             self.tend_server();
             for (token, flags) in self.poller.wait(self.timeout())? {
                 self.dispatch(token, flags);
             }
+            // Before ends, so that it is known whose they are.
+            self.finish_starts();
             self.sweep();
             self.serve();
             self.judge_server();
@@ -105,6 +112,11 @@ impl Keeper {
         Ok(())
     }
 
+    pub(super) fn own_children(&self) -> OwnChildren<'_> {
+        let (table, spawner, cgroups) = (&self.held, &self.spawner, self.cgroups.as_ref());
+        OwnChildren { table, spawner, cgroups }
+    }
+
     /// How trees are ended here.
     pub(super) fn kill_domain(&self) -> KillDomain {
         if self.cgroups.is_some() { KillDomain::Cgroup } else { KillDomain::Walk }
@@ -112,7 +124,7 @@ impl Keeper {
 
     /// How long nothing needs to be done unless something happens.
     fn timeout(&self) -> Option<Duration> {
-        if self.sweep_due || self.serve_due || !self.starts.is_empty() {
+        if self.sweep_due || self.serve_due || self.is_start_due() {
             return Some(Duration::ZERO);
         }
         let now = Instant::now();
@@ -127,7 +139,10 @@ impl Keeper {
         let pulse = self.pulse_due().map(|due| due.saturating_duration_since(now));
         let upgrade = self.upgrade_due().map(|due| due.saturating_duration_since(now));
         let sweep = self.late_sweep_due().map(|due| due.saturating_duration_since(now));
-        [server, retry, kill, stop, bulk, pulse, upgrade, sweep].into_iter().flatten().min()
+        let start = self.spawner.due(!self.starts.is_empty());
+        let start = start.map(|due| due.saturating_duration_since(now));
+        let dues = [server, retry, kill, stop, bulk, pulse, upgrade, sweep, start];
+        dues.into_iter().flatten().min()
     }
 
     fn dispatch(&mut self, token: Token, flags: EventFlags) {
@@ -140,6 +155,11 @@ impl Keeper {
             }
             Token::Link => self.serve_due = true,
             Token::Candidate => self.hear_candidate(),
+            Token::Started => {
+                self.spawner.clear_done_event();
+                // A child may have ended before it was known whose it is.
+                self.sweep_due = true;
+            }
             Token::Output(key, output) => self.capture(key, output, flags),
             Token::Input(key) => self.type_pending(key),
         }
@@ -264,7 +284,8 @@ impl Keeper {
 
     /// So much is under way for the server that nothing more is taken from it.
     fn is_full(&self) -> bool {
-        let queued = self.starts.len() + self.busy.len() + self.kills.len();
+        let starts = self.starts.len() + self.busy.len() + self.starting.len();
+        let queued = starts + self.kills.len();
         queued >= MAX_QUEUED || self.link.as_ref().is_some_and(Link::crowded)
     }
 

@@ -7,11 +7,15 @@ use serde::{Deserialize, Serialize};
 
 use super::lifecycle::Ending;
 use super::restart::Restarts;
-use super::{Exit, Moment, Size, Spec, Status, Unkillable, signal};
+use super::structured::max_wire_len;
+use super::{Exit, KeeperId, Moment, Size, Spec, Status, Unkillable, signal};
 use crate::transcript::Figures;
 
 /// Largest structured output that an event repeats.
 const BRIEF_OUTPUT: usize = 4 << 10;
+
+/// About how much memory a process of a tree takes in a record, with its command and an error.
+const PROCESS_BYTES: usize = 128;
 
 /// The record of a process. Each change makes a new one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +55,10 @@ pub struct Record {
     /// The processes of its tree that the last SIGKILL has not ended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unkillable: Vec<Unkillable>,
+    /// The keeper that was asked for the launch, while that is being started. None: an earlier version
+    /// has recorded it, or the keeper's identity is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keeper: Option<KeeperId>,
     /// Where it is in its life.
     pub phase: Phase,
 }
@@ -284,10 +292,30 @@ impl Record {
         Arc::new(brief)
     }
 
+    /// About how much memory it takes, with its spec.
+    pub fn bytes(&self) -> usize {
+        let exit = self.last_end().and_then(|end| end.exit.as_ref());
+        let processes = exit.map_or(0, |exit| exit.lingering.len()) + self.unkillable.len();
+        size_of::<Record>()
+            + self.spec.bytes()
+            + self.output_bytes()
+            + self.last_end().map_or(0, |end| end.detail.len())
+            + processes * PROCESS_BYTES
+    }
+
     /// Bytes of what the program set.
     pub fn output_bytes(&self) -> usize {
         let output = self.last_end().and_then(|end| end.output.as_ref());
         output.map_or(0, StructuredOutput::bytes)
+    }
+
+    /// Most bytes of what the program set in an answer.
+    pub fn max_output_wire_bytes(&self) -> usize {
+        match self.last_end().and_then(|end| end.output.as_ref()) {
+            Some(StructuredOutput::Value(text)) => max_wire_len(text.len()),
+            Some(StructuredOutput::Unusable(why)) => why.len(),
+            None => 0,
+        }
     }
 
     /// It is over, nothing can be added to its transcript any more, and nobody is left whom the
@@ -423,6 +451,7 @@ pub(crate) mod tests {
             restarts,
             create_time: 1,
             unkillable: Vec::new(),
+            keeper: None,
             phase,
         }
     }

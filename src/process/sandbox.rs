@@ -69,11 +69,6 @@ impl Sandbox {
     pub fn has_rooms(&self) -> bool {
         self.own_mounts || self.own_network
     }
-
-    /// About how much memory the variable parts take.
-    pub fn bytes(&self) -> usize {
-        self.writable.iter().map(String::len).sum()
-    }
 }
 
 impl Parts {

@@ -2,19 +2,19 @@
 //!
 //! Everything here has been validated and has its defaults filled in (`grpc::from_proto` does
 //! both); what depends on this machine, such as the environment, is resolved at each start
-//! (`supervisor::launch`).
+//! (`supervisor::launch`). `size` is how much memory a spec takes,
+//! `brief` what of it events carry.
+
+mod brief;
+mod size;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::{Files, Overflow, Sandbox, Size, User};
-
-/// Largest program that an event repeats.
-const BRIEF_PROGRAM: usize = 4 << 10;
 
 /// What is to be run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,19 +97,6 @@ impl Spec {
         }
     }
 
-    /// The same for events: without the environment, and without a large program.
-    pub fn brief(self: &Arc<Spec>) -> Arc<Spec> {
-        let large = self.program.len() > BRIEF_PROGRAM;
-        if !large && self.env == Environment::default() {
-            return Arc::clone(self);
-        }
-        let mut brief = Spec { env: Environment::default(), ..Spec::clone(self) };
-        if large {
-            brief.program = Program::LeftOut;
-        }
-        Arc::new(brief)
-    }
-
     /// Whether a file has to be written for it.
     pub fn is_script(&self) -> bool {
         matches!(self.program, Program::Script(_))
@@ -119,13 +106,6 @@ impl Spec {
     /// may not write there could not.
     pub fn has_output_made(&self) -> bool {
         self.user.is_some() || self.sandbox.files != Files::Unrestricted
-    }
-
-    /// About how much memory the variable parts take.
-    pub fn bytes(&self) -> usize {
-        let pairs = self.labels.iter().chain(&self.env.set);
-        let pairs: usize = pairs.map(|(name, value)| name.len() + value.len()).sum();
-        size_of::<Spec>() + self.program.len() + pairs + self.sandbox.bytes()
     }
 }
 
@@ -142,20 +122,6 @@ pub enum Program {
     Script(Script),
     /// It was too large to be kept with an event.
     LeftOut,
-}
-
-impl Program {
-    fn len(&self) -> usize {
-        match self {
-            Program::Shell(line) => line.len(),
-            Program::Argv(args) => args.iter().map(String::len).sum(),
-            Program::RawArgv(args) => args.iter().map(Vec::len).sum(),
-            Program::Script(Script { code, interpreter, filename }) => {
-                code.len() + interpreter.iter().map(String::len).sum::<usize>() + filename.len()
-            }
-            Program::LeftOut => 0,
-        }
-    }
 }
 
 /// The interpreter of a script that names none.

@@ -89,6 +89,12 @@ pub fn wire_len(value: &Value) -> usize {
     }
 }
 
+/// Most bytes of a value as a `google.protobuf.Value` whose text has so many. Each level of lists
+/// within each other has keys and lengths besides.
+pub fn max_wire_len(text_bytes: usize) -> usize {
+    MAX_WIRE_BYTES.min(6 * text_bytes + 8 * MAX_DEPTH)
+}
+
 /// Bytes of a field that has so many: a tag, the length, and them.
 fn field_len(bytes: usize) -> usize {
     let length = (usize::BITS - (bytes | 1).leading_zeros()).div_ceil(7) as usize;

@@ -4,8 +4,13 @@
 //! bound ([`open_streams`]), and reflection. Health is never refused here: its answers are a few bytes. A
 //! request is charged while it arrives ([`request_body`]), those of streams too, and has a limit that
 //! depends on its method. The answer holds the call's ticket, and so does each piece of its data: HTTP may
-//! keep data that it cannot send yet after the answer itself has ended.
+//! keep data that it cannot send yet after the answer itself has ended. A piece of a stream's data tells the
+//! ticket when it was sent, so that the stream makes no more than its caller's streams may hold.
+//! [`ChargedAnswers`], which is outermost of all that is served, puts the charge on data: a layer further in may make
+//! other data of it, as gRPC-Web does in base64, and data that was charged before would be given back while HTTP
+//! still holds what was made of it.
 
+mod field_count;
 mod open_streams;
 mod request_body;
 
@@ -15,7 +20,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use futures_util::future::{BoxFuture, Either};
+use futures_util::TryFutureExt;
+use futures_util::future::{BoxFuture, Either, MapOk};
 use http::{Request, Response};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use tonic::Status;
@@ -26,6 +32,7 @@ use super::credentials::HEALTH;
 use crate::access::{Call, Caller, MAX_REQUEST, Shape};
 use crate::grpc::pb::process_service_server::SERVICE_NAME;
 use crate::supervisor::{CallTicket, CallerBudgets, Error, Quotas};
+use field_count::RequestType;
 use open_streams::{OpenStreams, StreamSlot};
 use request_body::RequestLimits;
 
@@ -68,7 +75,8 @@ impl<S> CallBudget<S> {
         // Reflection takes a stream of requests.
         let (max_message, shape) =
             call.map_or((MAX_REQUEST, Shape::BidiStream), |call| (call.max_request, call.shape));
-        let limits = RequestLimits::new(max_message, shape);
+        let request_type = call.and_then(|call| RequestType::of_method(call.name));
+        let limits = RequestLimits::new(max_message, request_type, shape);
         Ok(Some(Admission { ticket: Arc::new(ticket), slot, limits }))
     }
 }
@@ -95,7 +103,8 @@ where
                 request.extensions_mut().insert(Arc::clone(&ticket));
                 let request = request.map(|body| request_body::charge(body, &ticket, limits));
                 let answer = self.inner.call(request);
-                let charged = async { Ok(answer.await?.map(|body| charge(body, ticket, slot))) };
+                let charge = AnswerCharge { ticket, _slot: slot };
+                let charged = async { Ok(attach(charge, answer.await?)) };
                 Either::Right(Either::Right(Box::pin(charged)))
             }
             Err(refused) => Either::Left(ready(Ok(Status::from(refused).into_http()))),
@@ -103,22 +112,71 @@ where
     }
 }
 
-fn charge(body: Body, ticket: Arc<CallTicket>, slot: Option<StreamSlot>) -> Body {
-    if body.is_end_stream() { body } else { Body::new(Charged { body, ticket, _slot: slot }) }
+/// A service whose answers hold the charges that [`CallBudget`], further in, attached to them.
+#[derive(Clone, Debug)]
+pub(super) struct ChargedAnswers<S>(pub(super) S);
+
+impl<S, Sent> Service<Request<Sent>> for ChargedAnswers<S>
+where
+    S: Service<Request<Sent>, Response = Response<Body>>,
+{
+    type Response = Response<Body>;
+    type Error = S::Error;
+    type Future = MapOk<S::Future, fn(Response<Body>) -> Response<Body>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.0.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<Sent>) -> Self::Future {
+        self.0.call(request).map_ok(charge)
+    }
 }
 
-/// An answer that holds its call's ticket.
-struct Charged {
-    body: Body,
+/// What an answer holds until it was sent.
+struct AnswerCharge {
     ticket: Arc<CallTicket>,
     /// Held here and not by the ticket, which what still arrives after the answer may hold longer.
     _slot: Option<StreamSlot>,
 }
 
+/// The same answer with its charge, for [`charge`].
+fn attach(charge: AnswerCharge, mut answer: Response<Body>) -> Response<Body> {
+    answer.extensions_mut().insert(Arc::new(charge));
+    answer
+}
+
+/// Moves the charge of an answer into its body; an answer that is all headers gives it back.
+fn charge(mut answer: Response<Body>) -> Response<Body> {
+    match answer.extensions_mut().remove::<Arc<AnswerCharge>>() {
+        Some(charge) if !answer.body().is_end_stream() => {
+            answer.map(|body| Body::new(Charged { body, charge }))
+        }
+        _ => answer,
+    }
+}
+
+/// An answer that holds its charge.
+struct Charged {
+    body: Body,
+    charge: Arc<AnswerCharge>,
+}
+
 /// Data of an answer, which holds the call's ticket until it was sent.
 struct ChargedData {
     data: Bytes,
-    _ticket: Arc<CallTicket>,
+    ticket: Arc<CallTicket>,
+    /// Bytes of the ticket that are held for this data alone.
+    bytes: usize,
+}
+
+impl Drop for ChargedData {
+    fn drop(&mut self) {
+        if !self.ticket.is_call() {
+            self.ticket.output_sent(self.data.len());
+        }
+        self.ticket.release(self.bytes);
+    }
 }
 
 impl AsRef<[u8]> for ChargedData {
@@ -129,10 +187,9 @@ impl AsRef<[u8]> for ChargedData {
 
 impl Charged {
     fn charge_data(&self, data: Bytes) -> Bytes {
-        if !self.ticket.is_call() {
-            return data;
-        }
-        Bytes::from_owner(ChargedData { data, _ticket: Arc::clone(&self.ticket) })
+        let ticket = &self.charge.ticket;
+        let bytes = ticket.take_message_bytes();
+        Bytes::from_owner(ChargedData { data, ticket: Arc::clone(ticket), bytes })
     }
 }
 
@@ -159,10 +216,15 @@ impl HttpBody for Charged {
 
 #[cfg(test)]
 mod tests {
-    use http_body_util::{BodyExt, Full};
+    use http_body_util::{BodyExt, Full, StreamBody};
 
     use super::*;
     use crate::supervisor::Quota;
+
+    fn charged(body: Body, ticket: Arc<CallTicket>) -> Body {
+        let unsent = AnswerCharge { ticket, _slot: None };
+        charge(attach(unsent, Response::new(body))).into_body()
+    }
 
     #[tokio::test]
     async fn call_counts_until_the_data_of_its_answer_is_dropped() {
@@ -170,7 +232,7 @@ mod tests {
         let budgets = CallerBudgets::new(quota);
         let ticket = Arc::new(budgets.enter_call("a").unwrap());
         let answer = Full::new(Bytes::from_static(b"data")).map_err(|never| match never {});
-        let mut body = charge(Body::new(answer), ticket, None);
+        let mut body = charged(Body::new(answer), ticket);
         let data = body.frame().await.unwrap().unwrap().into_data().unwrap();
         drop(body);
         assert!(budgets.enter_call("a").is_err());
@@ -179,10 +241,27 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn stream_holds_the_bytes_of_a_message_until_its_data_is_dropped() {
+        let budgets = CallerBudgets::new(Quota::default());
+        let ticket = Arc::new(budgets.enter_stream("a").unwrap());
+        let messages =
+            ["first", "second"].map(|text| Ok::<_, Status>(Frame::data(Bytes::from(text))));
+        let messages = StreamBody::new(futures_util::stream::iter(messages));
+        let mut body = charged(Body::new(messages), Arc::clone(&ticket));
+        ticket.hold(1000).await.unwrap();
+        ticket.release_when_sent(600);
+        let [first, second] = [body.frame().await, body.frame().await];
+        drop(second);
+        assert_eq!(ticket.held_bytes(), 1000);
+        drop(first);
+        assert_eq!(ticket.held_bytes(), 400);
+    }
+
+    #[tokio::test]
     async fn call_without_data_ends_with_its_headers() {
         let budgets = CallerBudgets::new(Quota { calls: Some(1), ..Quota::default() });
         let ticket = Arc::new(budgets.enter_call("a").unwrap());
-        let body = charge(Body::empty(), ticket, None);
+        let body = charged(Body::empty(), ticket);
         assert!(budgets.enter_call("a").is_ok());
         drop(body);
     }

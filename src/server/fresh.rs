@@ -11,7 +11,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 /// Largest file that is read.
 const MOST_BYTES: u64 = 1 << 20;
@@ -19,6 +19,9 @@ const MOST_BYTES: u64 = 1 << 20;
 /// How old, in seconds, a file's time must be before the same time means the same contents: two changes within
 /// one tick of the kernel's clock have one time.
 const SETTLED: i64 = 1;
+
+/// How long a file must look the same, where its time lies in the future, before it is read for the last time.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What is made of the files' contents, or why nothing can be.
 type Parse<T> = fn(&[Content]) -> Result<Meaning<T>, String>;
@@ -79,6 +82,8 @@ struct Known<T> {
     stamps: Option<Vec<Stamp>>,
     /// Whether the same looks mean the same contents.
     settled: bool,
+    /// When the files first looked like this.
+    since: Instant,
     value: Arc<T>,
     /// What was wrong with them, which is logged once.
     problems: Vec<String>,
@@ -91,8 +96,8 @@ struct Stamp([i64; 7]);
 impl<T: Default> Fresh<T> {
     /// Files that mean nothing until they can be used.
     pub(super) fn new(paths: Vec<PathBuf>, parse: Parse<T>) -> Fresh<T> {
-        let known =
-            Known { stamps: None, settled: false, value: Arc::default(), problems: Vec::new() };
+        let (since, value) = (Instant::now(), Arc::default());
+        let known = Known { stamps: None, settled: false, since, value, problems: Vec::new() };
         Fresh { paths, parse, forgets: false, known: Mutex::new(known) }
     }
 
@@ -133,7 +138,11 @@ impl<T> Known<T> {
         let stamps: Vec<_> = files.iter().map(|content| Stamp::of(&content.file)).collect();
         let stamps = contents.is_ok().then_some(stamps);
         let is_new = stamps.is_some() && stamps != self.stamps;
-        self.settled = stamps.is_some() && files.iter().all(Content::is_settled);
+        if stamps != self.stamps {
+            self.since = Instant::now();
+        }
+        let is_settled = self.since.elapsed() > SETTLE_TIMEOUT;
+        self.settled = stamps.is_some() && (is_settled || files.iter().all(Content::is_settled));
         self.stamps = stamps;
         let problems = match contents.and_then(|contents| parse(&contents)) {
             Ok(Meaning { value, words, problems }) => {
@@ -265,6 +274,24 @@ mod tests {
         let looks = LOOKS.load(Ordering::Relaxed);
         fresh.get();
         assert_eq!(LOOKS.load(Ordering::Relaxed), looks);
+    }
+
+    #[test]
+    fn file_with_a_future_time_is_settled_after_a_while() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("f");
+        fs::write(&path, "1").unwrap();
+        let future = SystemTime::now() + Duration::from_secs(1_000_000);
+        fs::File::options().write(true).open(&path).unwrap().set_modified(future).unwrap();
+        let fresh = Fresh::new(vec![path.clone()], sum);
+        let begin = Instant::now();
+        while !fresh.known.lock().unwrap().settled {
+            assert_eq!(*fresh.get(), 1);
+            assert!(begin.elapsed() < Duration::from_secs(30), "it is read at each look");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        fs::write(&path, "2").unwrap();
+        assert_eq!(*fresh.get(), 2);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! The link alone does not tell: a keeper also closes it to a server that it replaces, and then
 //! everything must run on. So the server watches the keeper's process.
 
+use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -17,12 +18,16 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::keeper::Leftovers;
+use crate::process::KeeperId;
 
 /// How long a keeper whose link has closed may take to exit, and its leftovers to be killed.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The process of the keeper that started this server.
-pub(super) struct KeeperProcess(OwnedFd);
+pub(super) struct KeeperProcess {
+    pidfd: OwnedFd,
+    id: Option<KeeperId>,
+}
 
 impl KeeperProcess {
     /// The process at the other end of the link; none: it is not the parent of this process, or no
@@ -33,15 +38,21 @@ impl KeeperProcess {
             return Ok(None);
         }
         let pidfd = pidfd_open(keeper, PidfdFlags::empty())?;
+        let id = identify(keeper.as_raw_nonzero().get());
         // Asked again: the parent lived when the descriptor was opened, so the pid was its own.
-        Ok((getppid() == Some(keeper)).then_some(KeeperProcess(pidfd)))
+        Ok((getppid() == Some(keeper)).then_some(KeeperProcess { pidfd, id }))
+    }
+
+    /// The identity of the keeper; none: the kernel does not tell it here.
+    pub(super) fn id(&self) -> Option<KeeperId> {
+        self.id.clone()
     }
 
     /// Kills the leftovers as soon as the keeper exits. This server must have locked the state
     /// directory, and keep it until [`KeeperExit::finish`] returns.
     pub(super) fn kill_leftovers_at_exit(self, leftovers: Leftovers) -> io::Result<KeeperExit> {
         // SAFETY: the descriptor is owned, so it stays open and the same until it is dropped.
-        let pidfd = unsafe { AsyncFd::register_with_interest(self.0, Interest::READABLE) }?;
+        let pidfd = unsafe { AsyncFd::register_with_interest(self.pidfd, Interest::READABLE) }?;
         let (exited, wait_for_exit) = mpsc::channel::<()>();
         let (done, killed) = oneshot::channel();
         // A thread of its own, made in advance: the runtime's blocking threads are few, and all of
@@ -64,6 +75,16 @@ impl KeeperProcess {
     }
 }
 
+fn identify(pid: i32) -> Option<KeeperId> {
+    let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let stat = String::from_utf8_lossy(&stat);
+    // The command stands in parentheses and may have some itself.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let start_ticks = fields.split_whitespace().nth(19)?.parse().ok()?;
+    Some(KeeperId::new(&boot_id, pid, start_ticks))
+}
+
 /// Waits for the keeper to exit, in a task of its own.
 pub(super) struct KeeperExit(JoinHandle<()>);
 
@@ -78,6 +99,13 @@ impl KeeperExit {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn processes_have_different_identities() {
+        let own = i32::try_from(std::process::id()).unwrap();
+        assert!(identify(own).is_some() && identify(own) == identify(own));
+        assert_ne!(identify(own), identify(1));
+    }
 
     #[test]
     fn link_to_another_process_than_the_parent_is_not_watched() {

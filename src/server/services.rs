@@ -1,7 +1,7 @@
 //! What is served: the process service, with health, reflection and gRPC-Web beside it.
 //!
-//! Owns which services stand on the port and what wraps them all. Outermost is gRPC-Web, so that
-//! whatever is inside sees gRPC only and its errors reach both kinds of clients; then come the names
+//! Owns which services stand on the port and what wraps them all. Outermost is what charges answers as they are
+//! sent, then gRPC-Web, so that whatever is inside sees gRPC only and its errors reach both kinds of clients; then come the names
 //! and numbers of calls, so that whoever is refused further in has them, too.
 
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use tonic_web::{GrpcWebLayer, GrpcWebService};
 use tower::Layer;
 
 use super::browsers::NoForeignPages;
-use super::call_budget::CallBudget;
+use super::call_budget::{CallBudget, ChargedAnswers};
 use super::calls::{Calls, Counted};
 use super::credentials::{Credentials, Gate};
 use super::health_limit::HealthLimit;
@@ -41,7 +41,7 @@ const FILES: [&[u8]; 5] = [
 
 /// All services behind one door.
 pub(super) type HttpService =
-    GrpcWebService<Counted<NoForeignPages<Gate<CallBudget<Explained<Routes>>>>>>;
+    ChargedAnswers<GrpcWebService<Counted<NoForeignPages<Gate<CallBudget<Explained<Routes>>>>>>>;
 
 /// What is served, and the handle on what health says of it.
 #[derive(Debug)]
@@ -91,7 +91,8 @@ pub(super) async fn standard(
     let calls = Calls::new(&FILES);
     let guarded =
         NoForeignPages(Gate::new(CallBudget::new(Explained(routes), quotas), credentials));
-    let routes = GrpcWebLayer::new().layer(Counted::new(guarded, calls.clone()));
+    let web = GrpcWebLayer::new().layer(Counted::new(guarded, calls.clone()));
+    let routes = ChargedAnswers(web);
     Ok(Services { routes, health: Health(reporter), calls })
 }
 
@@ -146,6 +147,7 @@ pub(in crate::server) mod tests {
     use super::super::credentials::Peer;
     use super::super::credentials::tests::{open, unix};
     use super::*;
+    use crate::supervisor::Quota;
 
     /// One request, and the headers and all bytes and trailers of its answer.
     async fn ask(
@@ -248,6 +250,29 @@ pub(in crate::server) mod tests {
         let ended = Status::from_header_map(ended.headers()).unwrap();
         assert_eq!(ended.code(), Code::ResourceExhausted);
         assert_eq!(ended.get_details_error_info().unwrap().reason, "TOO_MANY_STREAMS");
+    }
+
+    #[tokio::test]
+    async fn text_answer_of_grpc_web_is_charged_until_its_data_is_dropped() {
+        let quota = Quota { calls: Some(1), ..Quota::default() };
+        let quotas = Quotas { each: quota, ..Quotas::default() };
+        let services = standard(Routes::default(), open(), quotas).await.unwrap();
+        let path = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+        let call = || {
+            let body = Body::new(AxumBody::from(b"\0\0\0\0\x02\x3a\0".to_vec()));
+            let request = Request::post(path).version(Version::HTTP_2);
+            let request = request.header("content-type", "application/grpc-web+proto");
+            let request = request.header("accept", "application/grpc-web-text");
+            let own = unix(Some(rustix::process::geteuid().as_raw()));
+            services.routes.clone().call(request.extension(own).body(body).unwrap())
+        };
+        let is_refused = |answer: &http::Response<_>| answer.headers().contains_key("grpc-status");
+        let mut body = call().await.unwrap().into_body();
+        let data = poll_fn(|cx| pin!(&mut body).poll_frame(cx)).await.unwrap().unwrap();
+        drop(body);
+        assert!(is_refused(&call().await.unwrap()));
+        drop(data);
+        assert!(!is_refused(&call().await.unwrap()));
     }
 
     #[tokio::test]

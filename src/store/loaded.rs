@@ -30,8 +30,6 @@ pub struct Loaded {
 impl Loaded {
     pub(super) fn read(connection: &Connection) -> Result<Loaded, StoreError> {
         let last_event = rows::newest_event(connection)?.unwrap_or(0);
-        let before_tail = last_event.saturating_sub(events::KEPT as u64);
-        let tail = rows::events(connection, before_tail, events::KEPT)?;
         let next_event = (last_event + 1).max(rows::told_event(connection)?);
         Ok(Loaded {
             instance_id: rows::instance_id(connection)?,
@@ -40,7 +38,7 @@ impl Loaded {
             next_birth: rows::next_birth(connection)?,
             repaired: rows::repaired(connection)?,
             is_new: false,
-            tail: tail.into_iter().map(Arc::new).collect(),
+            tail: rows::newest_events(connection, events::KEPT, events::MAX_MEMORY_BYTES)?,
         })
     }
 }

@@ -1,5 +1,6 @@
 //! Rows: how records and events are written and read. The only file that knows SQL for them.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
@@ -7,7 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::{Repaired, StoreError};
-use crate::events::Event;
+use crate::events::{Batch, Event};
 use crate::process::Record;
 
 pub(super) fn insert(connection: &Connection, record: &Record) -> Result<(), StoreError> {
@@ -45,8 +46,10 @@ pub(super) fn remove(connection: &Connection, id: &str) -> Result<(), StoreError
     Ok(())
 }
 
-pub(super) fn insert_event(connection: &Connection, event: &Event) -> Result<(), StoreError> {
+/// Writes an event. Returns the bytes of its row.
+pub(super) fn insert_event(connection: &Connection, event: &Event) -> Result<u64, StoreError> {
     let Event { seq, time, kind, record } = event;
+    let (spec, record_text) = (json(&record.spec)?, json(record)?);
     connection
         .prepare_cached(
             "INSERT INTO event (seq, time, kind, process_id, spec, record)
@@ -57,10 +60,28 @@ pub(super) fn insert_event(connection: &Connection, event: &Event) -> Result<(),
             time.cast_signed(),
             json(kind)?,
             &*record.id,
-            json(&record.spec)?,
-            json(record)?,
+            spec,
+            record_text,
         ])?;
-    Ok(())
+    Ok((spec.len() + record_text.len()) as u64)
+}
+
+/// Numbers of events before one, newest first, and the bytes of their rows.
+pub(super) fn event_sizes_before(
+    connection: &Connection,
+    seq: u64,
+    limit: usize,
+) -> Result<Vec<(u64, u64)>, StoreError> {
+    let mut statement = connection.prepare_cached(
+        "SELECT seq, octet_length(spec) + octet_length(record) FROM event WHERE seq < ?1
+         ORDER BY seq DESC LIMIT ?2",
+    )?;
+    let mut rows = statement.query([bound(seq), bound(limit as u64)])?;
+    let mut sizes = Vec::new();
+    while let Some(row) = rows.next()? {
+        sizes.push((row.get::<_, i64>(0)?.cast_unsigned(), row.get::<_, i64>(1)?.cast_unsigned()));
+    }
+    Ok(sizes)
 }
 
 /// Forgets all events before `seq`.
@@ -89,7 +110,7 @@ pub(super) fn records(connection: &Connection) -> Result<Vec<Record>, StoreError
     Ok(records)
 }
 
-/// Events after the one numbered `after`, oldest first.
+/// Events after the one numbered `after`, oldest first, as many as belong to one batch.
 pub(super) fn events(
     connection: &Connection,
     after: u64,
@@ -98,14 +119,43 @@ pub(super) fn events(
     let mut statement = connection.prepare_cached(
         "SELECT seq, time, kind, spec, record FROM event WHERE seq > ?1 ORDER BY seq LIMIT ?2",
     )?;
-    // More than a row can be numbered: after any that is there, and more than there can be.
-    let bound = |n: u64| n.min(i64::MAX.cast_unsigned()).cast_signed();
     let mut rows = statement.query([bound(after), bound(limit as u64)])?;
-    let mut events = Vec::new();
+    let (mut events, mut batch) = (Vec::new(), Batch::default());
     while let Some(row) = rows.next()? {
-        events.push(event(row)?);
+        let event = event(row)?;
+        if !batch.takes(&event) {
+            break;
+        }
+        events.push(event);
     }
     Ok(events)
+}
+
+/// The newest events, oldest first: at most so many, which take at most so much memory.
+pub(super) fn newest_events(
+    connection: &Connection,
+    limit: usize,
+    max_bytes: usize,
+) -> Result<Vec<Arc<Event>>, StoreError> {
+    let mut statement = connection.prepare_cached(
+        "SELECT seq, time, kind, spec, record FROM event ORDER BY seq DESC LIMIT ?1",
+    )?;
+    let mut rows = statement.query([bound(limit as u64)])?;
+    let (mut events, mut bytes) = (VecDeque::new(), 0);
+    while let Some(row) = rows.next()? {
+        let event = event(row)?;
+        bytes += event.bytes();
+        if bytes > max_bytes {
+            break;
+        }
+        events.push_front(Arc::new(event));
+    }
+    Ok(events.into())
+}
+
+/// A number for a query: more than a row can have is after any that is there.
+fn bound(number: u64) -> i64 {
+    number.min(i64::MAX.cast_unsigned()).cast_signed()
 }
 
 fn event(row: &Row<'_>) -> Result<Event, StoreError> {

@@ -8,11 +8,12 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use super::*;
-use crate::events::tests::event;
+use crate::events::tests::{event, large_event};
+use crate::events::{MAX_BATCH_BYTES, MAX_MEMORY_BYTES};
 use crate::process::record::tests::record;
 use crate::process::{Phase, Program, Spec, Started};
 
-const MANY: Limits = Limits { max_events: 100_000 };
+const MANY: Limits = Limits { max_events: 100_000, max_event_bytes: 256 << 20 };
 
 fn open(path: &Path) -> (Store, Loaded) {
     Store::open(&StateDir::lock(path).unwrap(), MANY).unwrap()
@@ -148,14 +149,49 @@ async fn events_are_read_by_cursor() {
 #[tokio::test]
 async fn the_oldest_events_go_and_leave_no_hole() {
     let place = place();
-    let limits = Limits { max_events: 100 };
+    let limits = Limits { max_events: 100, ..MANY };
     let (store, _) = Store::open(&StateDir::lock(place.path()).unwrap(), limits).unwrap();
     for seq in 1..=1000 {
         store.commit(events([seq])).await.unwrap();
     }
     let oldest = numbers(&store, 0, 1).await[0];
     assert!((1000 - 163..=901).contains(&oldest), "{oldest}");
-    assert_eq!(numbers(&store, 0, usize::MAX).await, (oldest..=1000).collect::<Vec<_>>());
+    let kept: Vec<u64> = store.all_events(0).await.iter().map(|event| event.seq).collect();
+    assert_eq!(kept, (oldest..=1000).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn stored_events_are_bounded_by_bytes() {
+    let place = place();
+    let (store, _) = open(place.path());
+    store.commit(events(1..=300)).await.unwrap();
+    drop(store);
+    // The next server has a bound that those of the first exceed together with its own.
+    let limits = Limits { max_event_bytes: 300_000, ..MANY };
+    let (store, _) = Store::open(&StateDir::lock(place.path()).unwrap(), limits).unwrap();
+    for seq in 301..=700 {
+        store.commit(vec![Change::Event(large_event(seq, 2000))]).await.unwrap();
+    }
+    let oldest = numbers(&store, 0, 1).await[0];
+    // Each row has 2.5 to 4 KB; up to two steps of 64 more stay.
+    assert!((472..=660).contains(&oldest), "{oldest}");
+    drop(store);
+    let (_store, loaded) = open(place.path());
+    assert_eq!(loaded.tail.first().unwrap().seq, oldest);
+}
+
+#[tokio::test]
+async fn large_events_are_read_and_loaded_within_bounds() {
+    let place = place();
+    let (store, _) = open(place.path());
+    let large = (1..=20).map(|seq| Change::Event(large_event(seq, MAX_BATCH_BYTES)));
+    store.commit(large.collect()).await.unwrap();
+    assert_eq!(numbers(&store, 0, 9).await, [1]);
+    drop(store);
+    let (_store, loaded) = open(place.path());
+    let bytes: usize = loaded.tail.iter().map(|event| event.bytes()).sum();
+    assert!(bytes <= MAX_MEMORY_BYTES, "{bytes}");
+    assert_eq!((loaded.tail.last().unwrap().seq, loaded.next_event), (20, 21));
 }
 
 #[tokio::test]

@@ -67,7 +67,8 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         Store::understands(place.path()).unwrap();
         let directory = StateDir::lock(place.path()).unwrap();
-        let _used = Store::open(&directory, Limits { max_events: 10 }).unwrap();
+        let _used =
+            Store::open(&directory, Limits { max_events: 10, max_event_bytes: 1 << 20 }).unwrap();
         Store::understands(place.path()).unwrap();
         let writer = database::writer(&place.path().join(DATABASE)).unwrap();
         writer.pragma_update(None, "user_version", 77).unwrap();
@@ -80,7 +81,8 @@ mod tests {
     fn the_version_stands_in_the_file_as_soon_as_a_store_is_open() {
         let place = tempfile::tempdir().unwrap();
         let directory = StateDir::lock(place.path()).unwrap();
-        let _used = Store::open(&directory, Limits { max_events: 10 }).unwrap();
+        let _used =
+            Store::open(&directory, Limits { max_events: 10, max_event_bytes: 1 << 20 }).unwrap();
         assert_eq!(standing(&place.path().join(DATABASE)), Some(schema::known()));
     }
 }

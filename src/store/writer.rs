@@ -15,11 +15,15 @@ use tokio::sync::oneshot;
 
 use super::checkpoint::Checkpoints;
 use super::damage::Damage;
+use super::event_sizes::EventSizes;
 use super::{Change, DATABASE, Limits, StateDir, StoreError, database, repair, rows};
 use crate::failpoint::{self, Point};
 
 /// Events beyond the limit before the oldest are forgotten, so that few commits pay for it.
 const TRIM_STEP: u64 = 64;
+
+/// Events whose sizes are read after a commit, until all are known.
+const COUNT_STEP: usize = 512;
 
 /// How a batch fared. May be dropped: the batch is committed anyway.
 pub struct Commit(oneshot::Receiver<Result<(), StoreError>>);
@@ -60,7 +64,19 @@ impl Writer {
         let max_events = limits.max_events.max(1);
         let writable = Arc::new(Mutex::new(open.is_some()));
         let is_in_use = false;
-        let pen = Pen { open, path, max_events, oldest_event, writable, damage, is_in_use };
+        let max_event_bytes = limits.max_event_bytes;
+        let sizes = EventSizes::default();
+        let pen = Pen {
+            open,
+            path,
+            max_events,
+            max_event_bytes,
+            oldest_event,
+            sizes,
+            writable,
+            damage,
+            is_in_use,
+        };
         let writable = Arc::clone(&pen.writable);
         let (batches, received) = channel();
         let thread = thread::Builder::new()
@@ -102,8 +118,10 @@ struct Pen {
     open: Option<Open>,
     path: PathBuf,
     max_events: u64,
+    max_event_bytes: u64,
     /// No event before this one is kept.
     oldest_event: u64,
+    sizes: EventSizes,
     writable: Arc<Mutex<bool>>,
     damage: Arc<Damage>,
     /// The database says that a server writes to it, as it does from the first commit on.
@@ -137,9 +155,20 @@ impl Pen {
                 Some(open) => open.checkpoints.after_commit(&open.connection),
                 None => {}
             }
+            self.count_older_events();
         }
         if let Some(Open { connection, .. }) = &self.open {
             let _ = repair::end_use(connection);
+        }
+    }
+
+    /// Learns the sizes of some more events that earlier servers wrote.
+    fn count_older_events(&mut self) {
+        let Some(Open { connection, .. }) = &self.open else { return };
+        let Some(before) = self.sizes.uncounted_before(self.oldest_event) else { return };
+        // A failure is not of a commit: after the next one it is tried again.
+        if let Ok(older) = rows::event_sizes_before(connection, before, COUNT_STEP) {
+            self.sizes.count_older(older);
         }
     }
 
@@ -155,46 +184,61 @@ impl Pen {
             self.is_in_use = true;
         }
         connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
-        let oldest = self.apply(connection, changes).and_then(|oldest| {
+        let applied = self.apply(connection, changes).and_then(|applied| {
             failpoint::reach(Point::CommitWritten);
             connection.prepare_cached("COMMIT")?.execute([])?;
-            Ok(oldest)
+            Ok(applied)
         });
         // Some failures have rolled back already.
-        if oldest.is_err() && !connection.is_autocommit() {
+        if applied.is_err() && !connection.is_autocommit() {
             connection.execute_batch("ROLLBACK")?;
         }
-        self.oldest_event = oldest?;
+        let Applied { oldest, sizes } = applied?;
+        sizes.into_iter().for_each(|(seq, bytes)| self.sizes.push(seq, bytes));
+        self.sizes.forget_before(oldest);
+        self.oldest_event = oldest;
         failpoint::reach(Point::CommitDone);
         Ok(())
     }
 
-    /// Writes all, and forgets what has become too old. Tells the oldest event that is left.
-    fn apply(&self, connection: &Connection, changes: &[Change]) -> Result<u64, StoreError> {
-        let (mut newest, mut events) = (0, 0);
+    /// Writes all, and forgets what has become too old or is too large with what is newer.
+    fn apply(&self, connection: &Connection, changes: &[Change]) -> Result<Applied, StoreError> {
+        let (mut newest, mut sizes) = (0, Vec::new());
         for change in changes {
             match change {
                 Change::Insert(record) => rows::insert(connection, record)?,
                 Change::Update(record) => rows::update(connection, record)?,
                 Change::Remove(id) => rows::remove(connection, id)?,
                 Change::Event(event) => {
-                    rows::insert_event(connection, event)?;
-                    (newest, events) = (event.seq, events + 1);
+                    sizes.push((event.seq, rows::insert_event(connection, event)?));
+                    newest = event.seq;
                 }
             }
         }
-        let oldest = oldest_to_keep(self.oldest_event, newest, events, self.max_events);
+        let by_number = (newest + 1).saturating_sub(self.max_events);
+        // What this batch adds counts from the next one on.
+        let by_bytes = self.sizes.first_within(self.max_event_bytes);
+        let wanted = by_number.max(by_bytes);
+        let oldest = oldest_to_keep(self.oldest_event, wanted, sizes.len() as u64);
         if oldest > self.oldest_event {
             rows::forget_events(connection, oldest)?;
         }
-        Ok(oldest)
+        Ok(Applied { oldest, sizes })
     }
 }
 
-/// Where the events begin that stay. Pure. A few go at a time, though more than come: that
-/// catches up with a limit that was lowered, and no commit pays for all of it.
-fn oldest_to_keep(oldest: u64, newest: u64, came: u64, max_events: u64) -> u64 {
-    let wanted = (newest + 1).saturating_sub(max_events);
+/// What a batch has changed of the events.
+struct Applied {
+    /// No event before this one is left.
+    oldest: u64,
+    /// Numbers of new events, and bytes of their rows.
+    sizes: Vec<(u64, u64)>,
+}
+
+/// Where the events begin that stay, if they are to begin at `wanted`. Pure. A few go at a time,
+/// though more than come: that catches up with a limit that was lowered, and no commit pays for
+/// all of it.
+fn oldest_to_keep(oldest: u64, wanted: u64, came: u64) -> u64 {
     if wanted < oldest + TRIM_STEP {
         return oldest;
     }
@@ -210,10 +254,10 @@ mod tests {
 
     #[test]
     fn events_go_in_steps_and_only_beyond_the_limit() {
-        assert_eq!(oldest_to_keep(1, 100, 1, 100), 1);
-        assert_eq!(oldest_to_keep(1, 163, 1, 100), 1);
-        assert_eq!(oldest_to_keep(1, 164, 1, 100), 65);
-        assert_eq!(oldest_to_keep(65, 165, 1, 100), 65);
+        assert_eq!(oldest_to_keep(1, 1, 1), 1);
+        assert_eq!(oldest_to_keep(1, 64, 1), 1);
+        assert_eq!(oldest_to_keep(1, 65, 1), 65);
+        assert_eq!(oldest_to_keep(65, 66, 1), 65);
     }
 
     #[test]
@@ -221,7 +265,7 @@ mod tests {
         let (mut oldest, mut newest) = (1, 10_000);
         while newest - oldest >= 100 + TRIM_STEP {
             newest += 1;
-            let next = oldest_to_keep(oldest, newest, 1, 100);
+            let next = oldest_to_keep(oldest, newest + 1 - 100, 1);
             assert!(next > oldest && next - oldest <= 4 * TRIM_STEP);
             oldest = next;
         }
@@ -262,7 +306,8 @@ mod tests {
 
     fn start(connection: Connection, directory: StateDir) -> Writer {
         let damage = Damage::new(directory.path());
-        Writer::start(Some(connection), 1, Limits { max_events: 1 }, directory, damage).unwrap()
+        let limits = Limits { max_events: 1, max_event_bytes: u64::MAX };
+        Writer::start(Some(connection), 1, limits, directory, damage).unwrap()
     }
 
     fn wait(commit: Commit) -> Result<(), StoreError> {

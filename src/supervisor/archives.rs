@@ -90,11 +90,18 @@ impl Archives {
 
     /// What a file has around a chunk. Of the same file a place before it may be known already.
     /// What cannot be read is as empty as what is not there: the record tells how much is missing.
-    pub(super) fn load(&self, record: &Record, from_seq: u64, known: Option<Place>) -> Archive {
+    /// From that chunk on so many bytes are read, or a little more.
+    pub(super) fn load(
+        &self,
+        record: &Record,
+        from_seq: u64,
+        known: Option<Place>,
+        ahead: usize,
+    ) -> Archive {
         let id = &record.id;
         let file = self.open(key(record));
         let file = file.inspect_err(|error| tracing::warn!(%error, process = %id, "no transcript"));
-        let read = |file| Archive::read(&file, From::Seq(from_seq), known);
+        let read = |file| Archive::read_ahead(&file, From::Seq(from_seq), known, ahead);
         let archive = file.ok().and_then(read).unwrap_or_else(Archive::empty);
         let should = record.archive.map_or(0, |archived| archived.figures.next_seq);
         let from = archive.end().seq;

@@ -1,16 +1,20 @@
 //! What the calls of one caller may hold at a time: places, bytes for requests and answers, screens, a read of
 //! stored events.
 //!
-//! Owns the counting. A call counts from its headers on until its answer was sent or its client has
+//! Owns the counting. What streams hold of output that was not sent is bounded apart ([`stream_output`]). A
+//! call counts from its headers on until its answer was sent or its client has
 //! left; streams count by themselves (`server::call_budget`). Memory for a large answer is reserved before
 //! the answer is made, so that a client that does not read its answers holds no more than its
-//! caller's budget, and one answer more. A call that waits for room while it holds some could wait for
+//! caller's budget, and one answer more; so is memory for a record in a message of a stream. A call that waits for room while it holds some could wait for
 //! others that do the same: one call of each caller may exceed the budget for that. Threads are shared by `worker_pool`, under the same names of callers.
+
+mod stream_output;
 
 use std::collections::HashMap;
 use std::future::pending;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
@@ -18,12 +22,16 @@ use tokio::time::timeout;
 
 use super::error::Error;
 use super::quota::{Bound, Quota, Reached};
+use stream_output::{StreamOutput, StreamShare};
 
 /// Bytes of one permit.
 const UNIT: usize = 1024;
 
 /// Bytes of each call that are not counted: as many as fit into what a connection buffers anyway.
 const FREE_BYTES: usize = 16 << 10;
+
+/// Part of what calls may hold that streams may, besides: they hold only what their clients do not read.
+const STREAMS_PART: usize = 4;
 
 /// How long a call waits for answers of the same caller to be read before it is refused.
 const BYTES_TIMEOUT: Duration = Duration::from_secs(5);
@@ -63,6 +71,7 @@ struct CallerBudget {
     store_reads: Semaphore,
     /// The turn of a large request to be decoded.
     large_requests: Arc<Semaphore>,
+    streams: Arc<StreamShare>,
 }
 
 /// One call or stream, and what it holds of its caller's budget until this is dropped.
@@ -76,6 +85,9 @@ pub struct CallTicket {
     /// It has changed something: it is not refused any more.
     has_changed: AtomicBool,
     held: Mutex<Held>,
+    output: StreamOutput,
+    /// Bytes that are held for messages of a stream that are not in its data yet.
+    message_bytes: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -126,7 +138,18 @@ impl CallerBudgets {
         account.calls += u64::from(is_call);
         let (budget, caller) = (Arc::clone(&account.budget), caller.to_owned());
         let (has_changed, held) = (AtomicBool::new(false), Mutex::default());
-        Ok(CallTicket { budgets: self.clone(), caller, budget, is_call, has_changed, held })
+        let output = StreamOutput::new(Arc::clone(&budget.streams));
+        let (budgets, message_bytes) = (self.clone(), AtomicUsize::new(0));
+        Ok(CallTicket {
+            budgets,
+            caller,
+            budget,
+            is_call,
+            has_changed,
+            held,
+            output,
+            message_bytes,
+        })
     }
 
     fn account(&self) -> Account {
@@ -135,7 +158,8 @@ impl CallerBudgets {
         let excess = Arc::new(Semaphore::new(1));
         let store_reads = Semaphore::new(STORE_READS_PER_CALLER);
         let large_requests = Arc::new(Semaphore::new(1));
-        let budget = CallerBudget { bytes, excess, screens, store_reads, large_requests };
+        let streams = Arc::new(StreamShare::new(self.0.max_bytes / STREAMS_PART));
+        let budget = CallerBudget { bytes, excess, screens, store_reads, large_requests, streams };
         Account { calls: 0, budget: Arc::new(budget) }
     }
 
@@ -195,6 +219,11 @@ impl CallTicket {
         self.has_changed.store(true, Ordering::Relaxed);
     }
 
+    /// Whether the call has changed something.
+    pub fn is_changed(&self) -> bool {
+        self.has_changed.load(Ordering::Relaxed)
+    }
+
     /// Gives so many bytes back.
     pub fn release(&self, bytes: usize) {
         let mut held = self.lock();
@@ -205,6 +234,42 @@ impl CallTicket {
         }
         let unused = held.units().saturating_sub(needed) as usize;
         drop(held.permit.as_mut().and_then(|permit| permit.split(unused)));
+    }
+
+    /// Bytes that this stream may hold at present of output that was not sent.
+    pub fn stream_room(&self) -> usize {
+        self.output.room()
+    }
+
+    /// Ready when this stream may make its next message.
+    pub fn poll_stream_room(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.output.poll_room(cx)
+    }
+
+    /// This stream has made a message of so many bytes.
+    pub fn message_made(&self, bytes: usize) {
+        self.output.made(bytes);
+    }
+
+    /// So many bytes of this stream's messages were sent, or will never be.
+    pub fn output_sent(&self, bytes: usize) {
+        self.output.sent(bytes);
+    }
+
+    /// This stream keeps so many bytes that it has read from a file in advance. False: it may not.
+    pub(super) fn keep_read_ahead(&self, bytes: usize) -> bool {
+        self.output.keep_read_ahead(bytes)
+    }
+
+    /// So many of the held bytes are for the message of a stream that is made now. They are given back when the
+    /// stream's next data, which has that message, was sent.
+    pub fn release_when_sent(&self, bytes: usize) {
+        self.message_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// The bytes to be given back when data that is made now was sent.
+    pub fn take_message_bytes(&self) -> usize {
+        self.message_bytes.swap(0, Ordering::Relaxed)
     }
 
     #[cfg(test)]

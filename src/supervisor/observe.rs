@@ -20,6 +20,7 @@ use super::registry::{Entry, Seen};
 use super::worker_pool::Workers;
 use crate::keeper_client::Progress;
 use crate::process::{Archived, End, Record, State, Until, WaitFor};
+use crate::transcript::archive::Place;
 use crate::transcript::{Archive, Batch, CHUNK_COST, Chunk, Figures, Match, Matcher};
 use reading::Followed;
 
@@ -41,6 +42,8 @@ pub struct Observer {
     ticket: Arc<CallTicket>,
     /// What was read from a file, and what the record said of it then.
     filed: Option<(Archived, Arc<Archive>)>,
+    /// Where in a file that began which was freed.
+    left_window: Option<(Archived, Place)>,
     /// Made when the keeper has the process.
     followed: Option<Followed>,
     since: u64,
@@ -99,7 +102,7 @@ impl Observer {
             return Err(Error::CursorAhead { cursor: since, next: figures.next_seq });
         }
         let now = seen.borrow().clone();
-        let (filed, followed) = (None, None);
+        let (filed, left_window, followed) = (None, None, None);
         let (next, last_look) = (since, false);
         let mut observer = Observer {
             entry,
@@ -109,6 +112,7 @@ impl Observer {
             workers,
             ticket,
             filed,
+            left_window,
             followed,
             since,
             next,

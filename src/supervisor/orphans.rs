@@ -69,6 +69,7 @@ pub(super) fn record(about: About<'_>, birth: u64) -> Record {
         restarts: Restarts::default(),
         create_time: about.start_time,
         unkillable: Vec::new(),
+        keeper: None,
         phase: Phase::Starting,
     }
 }

@@ -1,17 +1,23 @@
 //! Who may run, and who waits for whom. Pure.
 //!
-//! Owns the named queues and the bound on all that run. Those of one queue begin in the order of
-//! their coming; between queues whoever came first goes first, where there is room. What is in no
-//! queue never waits: there is room for it or not.
+//! Owns the named queues, the bound on all that run, and the bounds on what waits, of all callers and
+//! of each. Those of one queue begin in the order of their coming; between queues the process that came
+//! first begins first, where there is room. What is in no queue never waits: there is room for it or not.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::quota::Quotas;
+use super::error::Error;
+use super::quota::{Bound, Quotas, Reached};
+use crate::process::Record;
 
 /// Processes that may wait at a time, in all queues together, and bytes of their specs.
-const MOST_WAITING: usize = 10_000;
-const MOST_BYTES: usize = 256 << 20;
+const MAX_WAITING: usize = 10_000;
+const MAX_WAITING_BYTES: usize = 256 << 20;
+
+/// The part of both that one caller may have: the bound divided by this.
+const CALLER_DIVISOR: usize = 4;
 
 /// How many may run at a time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,19 +35,75 @@ pub struct Capacity {
 pub(super) struct Queues {
     capacity: Capacity,
     running: usize,
-    waiting: usize,
-    bytes: usize,
+    /// What waits in all queues together.
+    waiting: Waiting,
+    /// What waits of each caller.
+    callers: HashMap<String, Waiting>,
     /// Those of which somebody runs or waits.
     lines: HashMap<String, Line>,
+}
+
+/// How much waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Waiting {
+    processes: usize,
+    bytes: usize,
+}
+
+impl Waiting {
+    fn add(&mut self, bytes: usize) {
+        self.processes += 1;
+        self.bytes += bytes;
+    }
+
+    fn remove(&mut self, bytes: usize) {
+        self.processes -= 1;
+        self.bytes -= bytes;
+    }
+
+    /// Whether one more of this size may wait besides these; `divisor` is the part of the bounds.
+    fn check(&self, bytes: usize, divisor: usize) -> Result<(), Error> {
+        let reached = |what, most: usize, used: usize| {
+            Reached::for_now(what, most as u64, used as u64, divisor == 1)
+        };
+        let (most, most_bytes) = (MAX_WAITING / divisor, MAX_WAITING_BYTES / divisor);
+        if self.processes >= most {
+            return Err(Error::Quota(reached(Bound::QueuedProcesses, most, self.processes)));
+        }
+        let full = reached(Bound::QueuedBytes, most_bytes, self.bytes);
+        if bytes > most_bytes {
+            return Err(Error::Quota(Reached { retry: None, ..full }));
+        }
+        if self.bytes + bytes > most_bytes {
+            return Err(Error::Quota(full));
+        }
+        Ok(())
+    }
 }
 
 /// One queue.
 #[derive(Default)]
 struct Line {
     running: usize,
-    /// By ticket: who, and how large.
-    waiting: BTreeMap<u64, (Arc<str>, usize)>,
+    /// By ticket.
+    waiting: BTreeMap<u64, Waiter>,
     places: Places,
+}
+
+/// A process that waits.
+pub(super) struct Waiter {
+    id: Arc<str>,
+    /// The caller that it counts for.
+    caller: String,
+    /// Memory that its spec takes.
+    bytes: usize,
+}
+
+impl Waiter {
+    pub(super) fn new(record: &Record) -> Waiter {
+        let (id, caller) = (Arc::clone(&record.id), record.by.clone());
+        Waiter { id, caller, bytes: record.spec.bytes() }
+    }
 }
 
 /// The tickets of those who wait in a queue, in order.
@@ -75,10 +137,18 @@ impl Queues {
         Queues { capacity, ..Queues::default() }
     }
 
-    /// Whether one more of this size may run, or wait, in this queue; the empty one is none.
-    pub(super) fn takes(&self, queue: &str, bytes: usize) -> bool {
-        let may_wait = self.waiting < MOST_WAITING && self.bytes + bytes <= MOST_BYTES;
-        self.may_begin(queue) || !queue.is_empty() && may_wait
+    /// Why a caller's next process of this size may neither run nor wait in this queue; the empty
+    /// one is none.
+    pub(super) fn check(&self, caller: &str, queue: &str, bytes: usize) -> Result<(), Error> {
+        if self.may_begin(queue) {
+            return Ok(());
+        }
+        if queue.is_empty() {
+            return Err(Error::TooManyProcesses);
+        }
+        let own = self.callers.get(caller).copied().unwrap_or_default();
+        own.check(bytes, CALLER_DIVISOR)?;
+        self.waiting.check(bytes, 1)
     }
 
     /// Whether one that comes now need not wait.
@@ -106,11 +176,11 @@ impl Queues {
     }
 
     /// One more waits.
-    pub(super) fn wait(&mut self, queue: &str, ticket: u64, id: &Arc<str>, bytes: usize) -> Place {
-        self.waiting += 1;
-        self.bytes += bytes;
+    pub(super) fn wait(&mut self, queue: &str, ticket: u64, waiter: Waiter) -> Place {
+        self.waiting.add(waiter.bytes);
+        self.callers.entry(waiter.caller.clone()).or_default().add(waiter.bytes);
         let line = self.line(queue);
-        line.waiting.insert(ticket, (Arc::clone(id), bytes));
+        line.waiting.insert(ticket, waiter);
         let mut places = line.places.lock();
         let at = places.partition_point(|waiting| *waiting < ticket);
         places.insert(at, ticket);
@@ -121,9 +191,14 @@ impl Queues {
     /// One waits no more.
     pub(super) fn leave(&mut self, queue: &str, ticket: u64) {
         let Some(line) = self.lines.get_mut(queue) else { return };
-        if let Some((_, bytes)) = line.waiting.remove(&ticket) {
-            self.waiting -= 1;
-            self.bytes -= bytes;
+        if let Some(Waiter { id: _, caller, bytes }) = line.waiting.remove(&ticket) {
+            self.waiting.remove(bytes);
+            if let Entry::Occupied(mut own) = self.callers.entry(caller) {
+                own.get_mut().remove(bytes);
+                if own.get().processes == 0 {
+                    own.remove();
+                }
+            }
             let mut places = line.places.lock();
             if let Ok(at) = places.binary_search(&ticket) {
                 places.remove(at);
@@ -134,12 +209,12 @@ impl Queues {
 
     /// Whose turn it is, if there is room: of all who could begin, the one who came first.
     pub(super) fn next(&self) -> Option<Arc<str>> {
-        if !self.has_room() || self.waiting == 0 {
+        if !self.has_room() || self.waiting.processes == 0 {
             return None;
         }
         let open = self.lines.iter().filter(|(queue, line)| self.is_open(queue, line));
         let first = open.filter_map(|(_, line)| line.waiting.first_key_value());
-        first.min_by_key(|(ticket, _)| **ticket).map(|(_, (id, _))| Arc::clone(id))
+        first.min_by_key(|(ticket, _)| **ticket).map(|(_, waiter)| Arc::clone(&waiter.id))
     }
 
     fn has_room(&self) -> bool {
@@ -169,6 +244,17 @@ mod tests {
 
     use super::*;
 
+    fn waiter(caller: &str, id: &str, bytes: usize) -> Waiter {
+        Waiter { id: id.into(), caller: caller.into(), bytes }
+    }
+
+    fn refused(checked: Result<(), Error>) -> (Bound, bool, bool) {
+        match checked.unwrap_err() {
+            Error::Quota(reached) => (reached.what, reached.of_all, reached.retry.is_some()),
+            other => panic!("{other}"),
+        }
+    }
+
     fn capacity(all: Option<usize>, queues: &[(&str, usize)]) -> Capacity {
         let queues = queues.iter().map(|(name, size)| ((*name).to_owned(), *size)).collect();
         Capacity { all, queues, ..Capacity::default() }
@@ -182,7 +268,7 @@ mod tests {
                 assert!(queues.may_begin(queue));
                 queues.begin(queue);
             }
-            assert!(!queues.may_begin(queue) && queues.takes(queue, 1));
+            assert!(!queues.may_begin(queue) && queues.check("", queue, 1).is_ok());
         }
         assert!(queues.may_begin(""), "what is in no queue does not wait for one");
     }
@@ -191,26 +277,55 @@ mod tests {
     fn the_bound_on_all_holds_for_queues_too_and_refuses_what_is_in_none() {
         let mut queues = Queues::new(capacity(Some(1), &[]));
         queues.begin("");
-        assert!(!queues.takes("", 1) && queues.takes("q", 1) && !queues.may_begin("q"));
-        let _ = queues.wait("q", 1, &"a".into(), 1);
+        assert_eq!(queues.check("", "", 1), Err(Error::TooManyProcesses));
+        assert!(queues.check("", "q", 1).is_ok() && !queues.may_begin("q"));
+        let _ = queues.wait("q", 1, waiter("", "a", 1));
         assert_eq!(queues.next(), None);
         queues.end("");
         assert_eq!(queues.next(), Some("a".into()));
     }
 
     #[test]
-    fn what_waits_is_bounded_by_number_and_by_size() {
+    fn waiting_processes_are_bounded_for_each_caller_and_for_all() {
         let mut queues = Queues::default();
         queues.begin("q");
-        let _ = queues.wait("q", 1, &"a".into(), MOST_BYTES - 1);
-        assert!(queues.takes("q", 1) && !queues.takes("q", 2));
-        assert!(queues.takes("other", 2), "one that need not wait takes no room");
-        queues.leave("q", 1);
-        for ticket in 1..=MOST_WAITING as u64 {
-            assert!(queues.takes("q", 1));
-            let _ = queues.wait("q", ticket, &"a".into(), 1);
+        let mut ticket = 0;
+        for caller in ["a", "b", "c", "d"] {
+            for _ in 0..MAX_WAITING / CALLER_DIVISOR {
+                assert_eq!(queues.check(caller, "q", 1), Ok(()));
+                ticket += 1;
+                let _ = queues.wait("q", ticket, waiter(caller, "p", 1));
+            }
+            let reached = (Bound::QueuedProcesses, false, true);
+            assert_eq!(refused(queues.check(caller, "q", 1)), reached);
+            assert_eq!(queues.check(caller, "other", 1), Ok(()), "nothing runs in that queue");
         }
-        assert!(!queues.takes("q", 1));
+        assert_eq!(refused(queues.check("e", "q", 1)), (Bound::QueuedProcesses, true, true));
+        queues.leave("q", 1);
+        assert_eq!(queues.check("a", "q", 1), Ok(()));
+        (2..=ticket).for_each(|ticket| queues.leave("q", ticket));
+        assert!(queues.callers.is_empty() && queues.waiting == Waiting::default());
+    }
+
+    #[test]
+    fn waiting_specs_are_bounded_for_each_caller_and_for_all() {
+        let share = MAX_WAITING_BYTES / CALLER_DIVISOR;
+        let mut queues = Queues::default();
+        queues.begin("q");
+        let alone = refused(queues.check("a", "q", share + 1));
+        assert_eq!(alone, (Bound::QueuedBytes, false, false));
+        for (ticket, caller) in (1..).zip(["a", "b", "c", "d"]) {
+            assert_eq!(queues.check(caller, "q", share), Ok(()));
+            let _ = queues.wait("q", ticket, waiter(caller, "p", share));
+            let reached = (Bound::QueuedBytes, false, true);
+            assert_eq!(refused(queues.check(caller, "q", 1)), reached);
+        }
+        assert_eq!(refused(queues.check("e", "q", 1)), (Bound::QueuedBytes, true, true));
+        assert_eq!(
+            queues.check("e", "other", share),
+            Ok(()),
+            "a process that begins does not wait"
+        );
     }
 
     #[test]
@@ -218,7 +333,7 @@ mod tests {
         let mut queues = Queues::default();
         queues.begin("q");
         let places: Vec<_> =
-            (1..=3).map(|t| queues.wait("q", t, &format!("{t}").into(), 1)).collect();
+            (1..=3).map(|t| queues.wait("q", t, waiter("", &t.to_string(), 1))).collect();
         queues.leave("q", 2);
         assert_eq!((places[0].position(), places[2].position()), (1, 2));
         assert!(!queues.may_begin("q"));
@@ -257,7 +372,8 @@ mod tests {
                             queues.begin(NAMES[queue]);
                             running.push(queue);
                         } else {
-                            let _ = queues.wait(NAMES[queue], ticket, &ticket.to_string().into(), 1);
+                            let waiter = waiter("x", &ticket.to_string(), 1);
+                            let _ = queues.wait(NAMES[queue], ticket, waiter);
                             waiting.push((ticket, queue));
                         }
                     }
@@ -281,7 +397,10 @@ mod tests {
                 prop_assert!(running.len() <= all && (0..3).all(|queue| of(queue) <= sizes[queue]));
                 let could = |queue: usize| running.len() < all && of(queue) < sizes[queue];
                 prop_assert!(waiting.iter().all(|(_, queue)| !could(*queue)), "someone waits for nothing");
-                prop_assert_eq!((queues.waiting, queues.bytes), (waiting.len(), waiting.len()));
+                let counted = Waiting { processes: waiting.len(), bytes: waiting.len() };
+                prop_assert_eq!(queues.waiting, counted);
+                let own = queues.callers.get("x").copied().unwrap_or_default();
+                prop_assert_eq!(own, counted);
             }
         }
     }

@@ -59,10 +59,16 @@ pub enum Bound {
     StartsPerSecond,
     /// Streams that are open.
     Streams,
+    /// Streams that look at each event.
+    Watches,
     /// Calls that are under way.
     Calls,
     /// Bytes of requests and answers that calls hold.
     HeldBytes,
+    /// Processes that wait in queues.
+    QueuedProcesses,
+    /// Memory that the specs of these take.
+    QueuedBytes,
 }
 
 impl Bound {
@@ -73,8 +79,11 @@ impl Bound {
             Bound::TranscriptBytes => "transcript_bytes",
             Bound::StartsPerSecond => "starts_per_second",
             Bound::Streams => "streams",
+            Bound::Watches => "watches",
             Bound::Calls => "calls",
             Bound::HeldBytes => "held_bytes",
+            Bound::QueuedProcesses => "queued_processes",
+            Bound::QueuedBytes => "queued_bytes",
         }
     }
 
@@ -85,8 +94,11 @@ impl Bound {
             Bound::TranscriptBytes => "bytes of transcripts",
             Bound::StartsPerSecond => "starts per second",
             Bound::Streams => "streams",
+            Bound::Watches => "streams of Watch and of Sleep with wake_on",
             Bound::Calls => "calls at a time",
             Bound::HeldBytes => "bytes of requests and answers at a time",
+            Bound::QueuedProcesses => "processes that wait in queues",
+            Bound::QueuedBytes => "bytes of specs that wait in queues",
         }
     }
 }

@@ -5,7 +5,38 @@
 
 use std::collections::HashMap;
 
-use crate::process::{Phase, Record};
+use crate::process::{KeeperId, Phase, Record};
+
+/// The keeper that the server talks to, as far as its records are compared with it.
+#[derive(Clone, Debug, Default)]
+pub struct CurrentKeeper {
+    id: Option<KeeperId>,
+    /// It has started no server before this one.
+    is_new: bool,
+}
+
+impl CurrentKeeper {
+    /// A keeper by its identity, if that is known.
+    pub fn new(id: Option<KeeperId>, is_new: bool) -> CurrentKeeper {
+        CurrentKeeper { id, is_new }
+    }
+
+    pub(super) fn id(&self) -> Option<&KeeperId> {
+        self.id.as_ref()
+    }
+
+    /// Whether this keeper was asked for the launch of a record, and not an earlier one.
+    ///
+    /// The record says so itself: a server that dies before it has committed its recovery leaves records
+    /// of the earlier keeper to the next server, which is not the first one. Without both identities, only
+    /// the first server of a keeper knows that all records are older than it.
+    fn was_asked_for(&self, record: &Record) -> bool {
+        match (&self.id, &record.keeper) {
+            (Some(current), Some(asked)) => current == asked,
+            _ => !self.is_new,
+        }
+    }
+}
 
 /// Something that the keeper holds.
 pub(super) struct Found<T> {
@@ -34,12 +65,11 @@ pub(super) enum Fate<T> {
     Lost,
 }
 
-/// Gives each record its fate. What no record knows comes last. `is_new_keeper`: all records are
-/// older than the keeper, so that it does not know which of them an earlier one has started.
+/// Gives each record its fate. What no record knows comes last.
 pub(super) fn reconcile<T>(
     records: Vec<Record>,
     found: Vec<Found<T>>,
-    is_new_keeper: bool,
+    keeper: &CurrentKeeper,
 ) -> (Vec<(Record, Fate<T>)>, Vec<T>) {
     let mut strays = Vec::new();
     let mut held: HashMap<String, Vec<(u32, T)>> = HashMap::new();
@@ -72,9 +102,11 @@ pub(super) fn reconcile<T>(
             (Phase::Backoff { .. }, held) => {
                 Fate::Pauses(held.or_else(|| take(&|launch| launch == record.printing)))
             }
-            // Perhaps it ran: it is not run twice.
-            (Phase::Starting, None) if is_new_keeper => Fate::Lost,
-            (Phase::Starting, None) => Fate::StartAgain(take(&|launch| launch < record.launch)),
+            (Phase::Starting, None) if keeper.was_asked_for(&record) => {
+                Fate::StartAgain(take(&|launch| launch < record.launch))
+            }
+            // An earlier keeper may have executed it: it is not run twice.
+            (Phase::Starting, None) => Fate::Lost,
             (Phase::Running(_) | Phase::Stopping { .. }, None) => Fate::Lost,
         };
         strays.extend(launches.into_iter().map(|(_, what)| what));
@@ -97,7 +129,8 @@ mod tests {
     fn fate(phase: Phase, launch: Option<u32>) -> (Fate<u8>, Vec<u8>) {
         let found = launch.map(|launch| Found { id: "a".into(), launch, what: 1 });
         let record = Record { phase, ..record("a", 1) };
-        let (mut fates, strays) = reconcile(vec![record], found.into_iter().collect(), false);
+        let (mut fates, strays) =
+            reconcile(vec![record], found.into_iter().collect(), &CurrentKeeper::default());
         (fates.remove(0).1, strays)
     }
 
@@ -118,9 +151,20 @@ mod tests {
 
     #[test]
     fn start_that_an_earlier_keeper_was_asked_for_is_lost() {
-        let record = Record { phase: Phase::Starting, ..record("a", 1) };
-        let (fates, _) = reconcile(vec![record], Vec::<Found<u8>>::new(), true);
-        assert_eq!(fates[0].1, Fate::Lost);
+        let [earlier, current] = [1, 2].map(|pid| Some(KeeperId::new("boot", pid, 7)));
+        let fate = |asked: &Option<KeeperId>, is_new| {
+            let record = Record { keeper: asked.clone(), ..record("a", 1) };
+            let keeper = CurrentKeeper::new(current.clone(), is_new);
+            reconcile(vec![record], Vec::<Found<u8>>::new(), &keeper).0.remove(0).1
+        };
+        // Whether or not an earlier server of this keeper has died before it could record that.
+        for is_new in [true, false] {
+            assert_eq!(fate(&earlier, is_new), Fate::Lost);
+            assert_eq!(fate(&current, is_new), Fate::StartAgain(None));
+        }
+        // An earlier version did not record which keeper it asked.
+        assert_eq!(fate(&None, true), Fate::Lost);
+        assert_eq!(fate(&None, false), Fate::StartAgain(None));
     }
 
     #[test]
@@ -145,7 +189,7 @@ mod tests {
     fn of_several_earlier_launches_the_newest_counts() {
         let record = Record { launch: 3, ..record("a", 1) };
         let found = [1, 2].map(|launch| Found { id: "a".into(), launch, what: launch });
-        let (fates, strays) = reconcile(vec![record], found.into(), false);
+        let (fates, strays) = reconcile(vec![record], found.into(), &CurrentKeeper::default());
         assert_eq!((&fates[0].1, strays), (&Fate::StartAgain(Some(2)), vec![1]));
     }
 
@@ -155,7 +199,7 @@ mod tests {
         for phase in [Phase::Backoff { last: last.clone(), until: 5 }, Phase::Exited(last)] {
             let record = Record { phase, launch: 4, printing: 2, ..record("a", 1) };
             let found = [2, 1].map(|launch| Found { id: "a".into(), launch, what: launch });
-            let (fates, strays) = reconcile(vec![record], found.into(), false);
+            let (fates, strays) = reconcile(vec![record], found.into(), &CurrentKeeper::default());
             assert!(matches!(fates[0].1, Fate::Pauses(Some(2)) | Fate::Finished(Some(2))));
             assert_eq!(strays, [1]);
         }

@@ -17,6 +17,9 @@ use crate::transcript::Ring;
 /// sizes of its terminal: what it showed before is drawn anew by then.
 const MOST_MARKS: usize = 256;
 
+/// Records that are counted before the actor can write again.
+const COUNTED_AT_A_TIME: usize = 64;
+
 /// A process as calls see it.
 pub struct Entry {
     seen: watch::Sender<Seen>,
@@ -200,7 +203,7 @@ pub struct Page {
 }
 
 /// How many processes there are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Not finished.
     pub live: usize,
@@ -234,15 +237,30 @@ impl Registry {
         Some((seen.record, ring))
     }
 
-    /// How many of these there are.
+    /// How many of these there are. Records are counted in slices, between which the actor can
+    /// write.
     pub(super) fn counts(&self, meant: impl Fn(&Record) -> bool) -> Counts {
-        let tables = self.read();
-        let meant = |entry: &&Arc<Entry>| meant(&entry.seen.borrow().record);
-        let live = tables.live.values().filter(meant);
-        let waits = |entry: &&Arc<Entry>| entry.seen.borrow().record.state() == State::Queued;
-        let (live, queued) = (live.clone().count(), live.filter(waits).count());
-        let all = tables.by_birth.values().filter(meant).count();
-        Counts { live, queued, finished: all - live }
+        let mut counts = Counts::default();
+        let mut next = 0;
+        loop {
+            let tables = self.read();
+            let mut counted = 0;
+            for (birth, entry) in tables.by_birth.range(next..).take(COUNTED_AT_A_TIME) {
+                (counted, next) = (counted + 1, birth + 1);
+                let record = Arc::clone(&entry.seen.borrow().record);
+                match record.state() {
+                    _ if !meant(&record) => {}
+                    State::Exited => counts.finished += 1,
+                    state => {
+                        counts.live += 1;
+                        counts.queued += usize::from(state == State::Queued);
+                    }
+                }
+            }
+            if counted < COUNTED_AT_A_TIME {
+                return counts;
+            }
+        }
     }
 
     /// How many are in each state, by its number.

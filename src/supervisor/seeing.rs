@@ -13,6 +13,9 @@ use crate::events::{Event, Tail};
 use crate::process::{Record, Selector};
 use crate::telemetry::refusals;
 
+/// Records up to which they are counted on the main thread.
+const MAX_INLINE_RECORDS: usize = 64;
+
 impl Supervisor {
     /// Whose handle it is.
     pub fn caller(&self) -> &Arc<Caller> {
@@ -32,6 +35,12 @@ impl Supervisor {
         entry.ok_or_else(|| Error::NotFound(id.into()))
     }
 
+    /// The record of a process, if the caller sees it. Unlike [`Supervisor::find`], this logs nothing.
+    pub fn record_of(&self, id: &str) -> Option<Arc<Record>> {
+        let record = self.parts.registry.get(id)?.seen().record;
+        self.caller.sees(&record).then_some(record)
+    }
+
     /// Up to `size` processes that were made before the one with the birth `before`.
     pub fn list(
         &self,
@@ -49,9 +58,14 @@ impl Supervisor {
         self.parts.registry.len()
     }
 
-    /// How many processes there are.
-    pub fn counts(&self) -> Counts {
-        self.parts.registry.counts(|record| self.caller.sees(record))
+    /// How many processes there are. Many records are counted on a worker thread.
+    pub async fn counts(&self) -> Result<Counts, Error> {
+        let own = self.clone();
+        let count = move || own.parts.registry.counts(|record| own.caller.sees(record));
+        match self.record_count() <= MAX_INLINE_RECORDS {
+            true => Ok(count()),
+            false => self.run_apart(count).await,
+        }
     }
 
     /// The number of the last event of all, and of each that comes.

@@ -21,6 +21,7 @@ use super::effects::{Action, Begun, Effects, Killed, Receiver, Reply};
 use super::error::Error;
 use super::queue::{Capacity, Queues};
 use super::quota::Usage;
+use super::recovery::CurrentKeeper;
 use super::registry::Seen;
 use super::retention::{Finished, Keep};
 use crate::access::Caller;
@@ -153,8 +154,8 @@ pub(super) struct State {
     next_event: u64,
     /// When the store was last repaired, seconds since 1970, if it ever was.
     pub(super) repaired_at: Option<u64>,
-    /// No server was started by the keeper before this one.
-    pub(super) is_new_keeper: bool,
+    /// The keeper that is asked for launches.
+    pub(super) keeper: CurrentKeeper,
     shutting_down: bool,
     /// Nobody is admitted, as who has room is being found out.
     closed: bool,
@@ -182,7 +183,7 @@ impl State {
             next_birth,
             next_event,
             repaired_at: None,
-            is_new_keeper: false,
+            keeper: CurrentKeeper::default(),
             shutting_down: false,
             closed: false,
             failing: None,

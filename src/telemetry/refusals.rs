@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use super::changes;
+
 /// How often refusals without a line are summarised. What a killed server has counted is lost.
 const SUMMARY_INTERVAL: Duration = Duration::from_secs(30);
 
@@ -23,6 +25,10 @@ const MAX_SUMMARIES: usize = 64;
 
 /// How the source and the reason of the shared count are called.
 const OTHERS: &str = "others";
+
+/// The reason of calls that were answered and changed nothing, and the name of their lines: they are
+/// counted as refusals are, because a caller makes any number of them.
+pub const UNCHANGED: &str = "changed nothing";
 
 static REFUSALS: Mutex<Refusals> = Mutex::new(Refusals::new());
 
@@ -39,6 +45,7 @@ pub async fn summarise() {
     loop {
         ticks.tick().await;
         write_summaries();
+        changes::write_summaries_when_due();
     }
 }
 
@@ -46,7 +53,12 @@ pub async fn summarise() {
 pub fn write_summaries() {
     let summaries = REFUSALS.lock().unwrap_or_else(PoisonError::into_inner).take();
     for ((source, result), count) in summaries {
-        tracing::warn!(target: super::AUDIT_TARGET, source, result, count, "refused calls");
+        match result == UNCHANGED {
+            true => tracing::warn!(target: super::AUDIT_TARGET, source, result, count, "calls"),
+            false => {
+                tracing::warn!(target: super::AUDIT_TARGET, source, result, count, "refused calls");
+            }
+        }
     }
 }
 

@@ -21,6 +21,7 @@ mod screening;
 mod sending;
 mod socket_trust;
 mod starting_by_itself;
+mod supervisor_end;
 mod targets;
 mod wait;
 

@@ -57,13 +57,16 @@ async fn let_go(server: &mut Server, spawned: &[Spawned]) {
 
 /// How many processes the keeper's user may have before the keeper can start none.
 fn limit_processes(keeper: &TestKeeper, most: u64) {
-    let mut command = Command::new("prlimit");
-    command.arg(format!("--pid={}", keeper.pid())).arg(format!("--nproc={most}:"));
-    if is_root() {
-        // Root may be without the capability to change another's limits.
-        command.uid(NOBODY).gid(NOBODY);
+    // A helper makes the processes, and has limits of its own.
+    for pid in helpers(keeper.pid()).into_iter().chain([keeper.pid()]) {
+        let mut command = Command::new("prlimit");
+        command.arg(format!("--pid={pid}")).arg(format!("--nproc={most}:"));
+        if is_root() {
+            // Root may be without the capability to change another's limits.
+            command.uid(NOBODY).gid(NOBODY);
+        }
+        assert!(command.status().unwrap().success());
     }
-    assert!(command.status().unwrap().success());
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use procyard::keeper_client::{KeeperError, Spawned};
-use procyard::process::{Descendant, Io, KillDomain, Launch, Refused, Status};
+use procyard::process::{Descendant, Io, KillDomain, Launch, Refused, Status, User};
 use procyard::protocol::pb;
 
 use crate::support::*;
@@ -461,4 +461,48 @@ async fn a_kill_names_the_process_itself_first_whatever_its_pid() {
         }
     }
     panic!("no descendant ever had a lower pid");
+}
+
+/// Leaves an orphan that names another process by its cookie, and kills that process.
+async fn orphan_that_names_another_process_survives(server: &mut Server, users: Option<[u32; 2]>) {
+    let as_user = |launch: Launch, n: usize| {
+        let user = users.map(|uids| User { uid: uids[n], gid: NOBODY, groups: Vec::new() });
+        Launch { user, ..launch }
+    };
+    let victim = server.shell("exec sleep 600", PIPES);
+    let line = format!(
+        "PROCYARD_ID={} setsid sleep 1000 & until grep -q sleep /proc/$!/comm; do :; done; echo $!",
+        victim.id
+    );
+    let victim = server.spawn(as_user(victim, 0)).await;
+    let launch = as_user(server.shell(&line, PIPES), 1);
+    let other = server.spawn(launch).await;
+    server.exit(other.key).await;
+    let orphan: u32 = text(&read_all(&other).await).trim().parse().unwrap();
+    let ended = kill(server, victim.key).await;
+    assert_eq!(ended, [victim.pid], "the orphan is {orphan}");
+    let exit = server.exit(victim.key).await;
+    assert_eq!(exit.lingering, Vec::new());
+    assert!(alive(orphan));
+}
+
+#[tokio::test]
+async fn orphan_belongs_to_the_process_whose_leaf_it_is_in() {
+    let keeper = TestKeeper::start();
+    let mut server = keeper.connect().await;
+    if server.welcome.kill_domain == KillDomain::Walk || !have(&["setsid"]) {
+        return skip("no cgroup leaf can be made here");
+    }
+    orphan_that_names_another_process_survives(&mut server, None).await;
+}
+
+#[tokio::test]
+async fn orphan_of_another_user_cannot_name_a_process() {
+    if !is_root() || !have(&["setsid"]) {
+        return skip("only root starts processes of other users");
+    }
+    let keeper = TestKeeper::start_without_cgroups();
+    let mut server = keeper.connect().await;
+    let users = Some([1000, NOBODY]);
+    orphan_that_names_another_process_survives(&mut server, users).await;
 }

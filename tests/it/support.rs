@@ -497,9 +497,23 @@ pub fn zombies(parent: u32) -> Vec<u32> {
     children(parent).into_iter().filter(|pid| !alive(*pid)).collect()
 }
 
-/// Pids of the children of a process, zombies too.
+/// Pids of the children of a process, zombies too, without the helpers of a keeper.
 pub fn children(parent: u32) -> Vec<u32> {
-    pids().filter(|pid| stat(*pid).get(1) == Some(&parent.to_string())).collect()
+    pids().filter(|pid| is_child(*pid, parent) && !is_helper(*pid)).collect()
+}
+
+/// Pids of the helpers of a keeper.
+pub fn helpers(keeper: u32) -> Vec<u32> {
+    pids().filter(|pid| is_child(*pid, keeper) && is_helper(*pid)).collect()
+}
+
+fn is_child(pid: u32, parent: u32) -> bool {
+    stat(pid).get(1) == Some(&parent.to_string())
+}
+
+fn is_helper(pid: u32) -> bool {
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    name.trim_end() == "procyard-helper"
 }
 
 /// Fields of `/proc/PID/stat` from the state on; none if there is no such process.

@@ -34,7 +34,7 @@ pub(super) async fn awaited(caller: &mut Caller) -> Option<()> {
     let process = start(caller, &id, &spec, Some(specs::until_exit())).await?;
     check(caller, &process, 1, "ran\n");
     let value = process.output.as_ref().and_then(|output| output.value.as_ref());
-    let found = format!("{:?}", value.and_then(|value| value.kind.as_ref()));
+    let found = format!("{:?}", value.and_then(|value| value.to_value().ok()));
     if !found.contains(&format!("NumberValue({number}.0)")) {
         caller.world.violation(format!("{id}: expected {number} as its output, found {found}"));
     }

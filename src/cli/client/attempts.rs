@@ -2,7 +2,7 @@
 //!
 //! The server may be replaced at any moment. Who connects meanwhile waits; what breaks is a
 //! connection, with every call on it, and nobody can tell which of them had been obeyed. So only
-//! what may be done twice is done again.
+//! what may be done twice is done again. A supervisor that has ended itself is not waited for.
 
 use std::io::{self, IsTerminal};
 use std::pin::pin;
@@ -12,10 +12,14 @@ use tokio::time::Instant;
 use tonic::{Code, Response, Status};
 use tonic_types::StatusExt;
 
+use super::NoListener;
 use crate::cli::print;
 
 /// How long a service may be away.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long no process may listen on a Unix socket until its supervisor has ended: a service manager
+/// that restarts it takes less.
+const NO_LISTENER_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long it may be until that is said, and what is said.
 pub(in crate::cli) const AWAY: Duration = Duration::from_secs(2);
 pub(in crate::cli) const UNREACHABLE: &str = "the supervisor cannot be reached; waiting for it";
@@ -32,6 +36,8 @@ pub(in crate::cli) struct Attempts {
     pause: Duration,
     /// Since when nobody could be reached.
     lost: Option<Instant>,
+    /// Since when no process has listened on the Unix socket.
+    unlistened: Option<Instant>,
     /// Whoever is there to read it is still to be told so.
     aloud: bool,
 }
@@ -44,7 +50,7 @@ impl Attempts {
     /// Those that are made within a time.
     pub(in crate::cli) fn within(patience: Duration) -> Attempts {
         let until = Instant::now() + patience;
-        Attempts { until, pause: FIRST_PAUSE, lost: None, aloud: false }
+        Attempts { until, pause: FIRST_PAUSE, lost: None, unlistened: None, aloud: false }
     }
 
     /// The usual ones, and somebody who looks is told if they take long.
@@ -71,7 +77,8 @@ impl Attempts {
 
     /// Pauses after a connection was lost; any other status, and the last one, is the caller's.
     pub(in crate::cli) async fn pause_after(&mut self, status: Status) -> Result<(), Status> {
-        if !is_lost(&status) || Instant::now() + self.pause > self.until {
+        let now = Instant::now();
+        if !is_lost(&status) || now + self.pause > self.until || self.has_ended(&status, now) {
             return Err(status);
         }
         let lost = *self.lost.get_or_insert_with(Instant::now);
@@ -81,6 +88,15 @@ impl Attempts {
         tokio::time::sleep(self.pause).await;
         self.pause = (2 * self.pause).min(LONGEST_PAUSE);
         Ok(())
+    }
+}
+
+impl Attempts {
+    /// Whether the supervisor itself has ended, and not only its server.
+    fn has_ended(&mut self, status: &Status, now: Instant) -> bool {
+        let since = NoListener::of(status).map(|_| self.unlistened.unwrap_or(now));
+        self.unlistened = since;
+        since.is_some_and(|since| now.duration_since(since) >= NO_LISTENER_TIMEOUT)
     }
 }
 
@@ -129,5 +145,26 @@ async fn repeated<T>(
                 attempts.pause_after(status).await?;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::client::Place;
+
+    #[test]
+    fn supervisor_has_ended_when_no_process_listens_for_a_while() {
+        let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
+        let marked = NoListener::mark(Place::Unix("/s".into()), refused);
+        let unlistened = Status::from_error(Box::new(marked));
+        let lost = Status::unavailable("the stream broke off");
+        let (begin, mut attempts) = (Instant::now(), Attempts::begin());
+        assert!(!attempts.has_ended(&unlistened, begin));
+        assert!(!attempts.has_ended(&unlistened, begin + NO_LISTENER_TIMEOUT / 2));
+        assert!(attempts.has_ended(&unlistened, begin + NO_LISTENER_TIMEOUT));
+        // A server that is replaced refuses no connection.
+        assert!(!attempts.has_ended(&lost, begin + 2 * NO_LISTENER_TIMEOUT));
+        assert!(!attempts.has_ended(&unlistened, begin + 3 * NO_LISTENER_TIMEOUT));
     }
 }

@@ -4,8 +4,10 @@ use std::io::{self, IsTerminal};
 
 use crate::cli::client::{Client, Remote};
 use crate::cli::daemon::Daemon;
+use crate::cli::options::named_state_dir;
 use crate::cli::print;
 use crate::cli::trouble::Trouble;
+use crate::config::DefaultStateDir;
 use crate::telemetry::colours_are_welcome;
 
 /// How often a supervisor is started at most: those that were there may be stopped meanwhile, but
@@ -40,8 +42,23 @@ pub(super) async fn found(remote: &Remote) -> Result<(), Trouble> {
             "{begin}procyard: a supervisor now serves at {place}; `procyard stop` ends it{end}\n"
         );
         let _ = print::to_stderr(line.as_bytes());
+        if let Some(line) = temporary_state_dir() {
+            print::tell(line);
+        }
     }
     Ok(())
+}
+
+/// Says where the records are if they are not in the home directory, where they would be kept for
+/// longer.
+fn temporary_state_dir() -> Option<String> {
+    let found = DefaultStateDir::find();
+    let home = found.unusable_home.filter(|_| named_state_dir().is_none())?;
+    let (home, path) = (home.display(), found.path.display());
+    Some(format!(
+        "cannot write to the home directory {home}: records are in {path}; set XDG_STATE_HOME to \
+         keep them elsewhere"
+    ))
 }
 
 fn is_missing(remote: &Remote) -> bool {

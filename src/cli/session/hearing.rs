@@ -1,13 +1,16 @@
 //! What a session hears from its process, and how it is told that nobody is there.
 
+use std::io::{self, IsTerminal};
+
 use tokio::time::Instant;
 use tonic::Status;
 
 use super::errands::reason;
 use super::input::{given, life};
 use super::line::{Call, Heard, Line};
-use super::{Session, window};
+use super::{Session, waits, window};
 use crate::cli::client::is_lost;
+use crate::cli::print::harmless;
 use crate::cli::trouble::Trouble;
 use crate::grpc::pb;
 use crate::grpc::pb::attach_response::Message;
@@ -40,19 +43,36 @@ impl Session {
         let passed = acknowledging.and_then(|acks| acks.pass_over(next.saturating_sub(1)));
         passed.into_iter().for_each(|seq| self.errands.acknowledge(seq));
         let process = attached.process.unwrap_or_default();
-        let waits = matches!(process.state(), pb::State::Queued | pb::State::Backoff);
+        self.waits = waits(&process);
         self.input.resume(life(&process), &given(&process), self.manner.terminal);
         self.runs = false;
-        if !waits {
+        self.show_queue(&process);
+        if !self.waits {
             self.begun();
         } else if !std::mem::replace(&mut self.awaiting, true) {
             self.errands.await_turn();
         }
     }
 
+    /// Shows once in which queue a process waits.
+    fn show_queue(&mut self, process: &pb::Process) {
+        let is_queued = process.state() == pb::State::Queued;
+        if !is_queued || self.queue_shown || !io::stderr().is_terminal() {
+            return;
+        }
+        self.queue_shown = true;
+        let queue = process.spec.as_ref().map(|spec| spec.queue.as_str()).unwrap_or_default();
+        let position = match process.queue_position {
+            0 => String::new(),
+            position => format!(" at position {position}"),
+        };
+        let cancel = if self.manner.owner { "; press ^C to cancel" } else { "" };
+        self.say(&format!("waiting in queue \"{}\"{position}{cancel}", harmless(queue)));
+    }
+
     /// It runs, and can be typed to.
     pub(super) fn begun(&mut self) {
-        self.runs = true;
+        (self.runs, self.waits) = (true, false);
         if self.manner.follows_window && !std::mem::replace(&mut self.sizable, true) {
             self.resize();
         }
@@ -86,6 +106,8 @@ impl Session {
     fn told(&mut self, message: Message) {
         match message {
             Message::Chunk(chunk) => {
+                // What prints has begun, whether or not the answer that says so came first.
+                self.waits = false;
                 self.next_seq = Some(chunk.seq + 1);
                 self.output.put(chunk);
             }

@@ -25,14 +25,22 @@ pub(in crate::cli) struct Manner {
     pub(in crate::cli) acknowledge: Option<u64>,
     /// The process is ours, and signals are for it; else they end the session.
     pub(in crate::cli) owner: bool,
+    /// The process waits in a queue or for its restart, so that no launch reads its input.
+    pub(in crate::cli) waits: bool,
+}
+
+/// Whether a process waits in a queue or for its restart.
+pub(in crate::cli) fn waits(process: &pb::Process) -> bool {
+    matches!(process.state(), pb::State::Queued | pb::State::Backoff)
 }
 
 /// How a session ended.
 pub(in crate::cli) enum Left {
     /// The process has.
     Ended(Box<pb::Process>),
-    /// It was left alone, and runs on as far as is known; `reached`: it could be asked.
-    Detached { reached: bool },
+    /// The process was left alone, and lives on as far as is known; `reached`: the server could be
+    /// asked; `waits`: the process waits in a queue or for its restart.
+    Detached { reached: bool, waits: bool },
     /// We were asked to end.
     Asked(i32),
     /// The same, and the process has ended, too, which did not run.

@@ -34,9 +34,10 @@ pub(in crate::cli) fn is_open() -> bool {
 /// Begins to read. The channel is closed at the end of the input.
 pub(in crate::cli) fn read() -> mpsc::Receiver<Bytes> {
     let (put, pieces) = mpsc::channel(AHEAD);
+    // Asked before the thread runs: a terminal that is gone by then is none any more.
+    let terminal = std::io::stdin().is_terminal();
     std::thread::spawn(move || {
         let stdin = rustix::stdio::stdin();
-        let terminal = std::io::stdin().is_terminal();
         let mut buffer = vec![0; PIECE];
         while let Some(piece) = next(stdin, terminal, &mut buffer) {
             if put.blocking_send(piece).is_err() {

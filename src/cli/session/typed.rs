@@ -10,18 +10,29 @@ use super::manner::Left;
 use super::{Session, input};
 use crate::grpc::pb;
 
+/// The byte that ^C is in raw mode.
+const CTRL_C: u8 = 3;
+
 impl Session {
-    pub(super) fn typed(&mut self, typed: Bytes) {
+    /// Passes on what was typed; something: the session is over.
+    pub(super) fn typed(&mut self, typed: Bytes) -> Option<Left> {
         let (passed, leave) = match &mut self.lookout {
             Some(lookout) => lookout.pass(typed),
             None => (typed, false),
         };
+        let reads_keys = self.manner.raw.is_none() || !self.waits;
+        if self.manner.owner && !reads_keys && !leave && passed.contains(&CTRL_C) {
+            // Neither this terminal nor one of the process makes a signal of it, so the session
+            // does. What was typed with it is dropped, as terminals do.
+            return self.signalled(libc::SIGINT);
+        }
         self.input.put(passed);
         self.alarms.held(self.lookout.as_ref().is_some_and(Lookout::holds));
         if leave {
             self.leaving = true;
             self.alarms.leave();
         }
+        None
     }
 
     /// When we leave, and what was typed before has arrived or takes too long.
@@ -30,7 +41,7 @@ impl Session {
     }
 
     fn detached(&self) -> Left {
-        Left::Detached { reached: self.line.is_open() }
+        Left::Detached { reached: self.line.is_open(), waits: self.waits }
     }
 
     pub(super) fn time(&mut self) -> Option<Left> {

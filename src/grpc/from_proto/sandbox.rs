@@ -1,15 +1,13 @@
 //! What a process may reach.
 
 use super::problems::{Problems, Reported};
-use super::values::without_nul;
+use super::values::{MAX_PATH_BYTES, short};
 use crate::grpc::clip::quoted;
 use crate::grpc::pb;
 use crate::process::{Files, Sandbox};
 
 /// Most writable directories: each is entered while the keeper waits.
 const WRITABLE: usize = 64;
-/// Most bytes of a path that the kernel takes.
-const PATH: usize = 4095;
 
 /// The field `spec.sandbox`. What one part needs of the others is filled in.
 pub(super) fn sandbox(
@@ -54,11 +52,9 @@ fn writable(problems: &mut Problems, paths: Vec<String>) -> Result<Vec<String>, 
         let field = format!("spec.sandbox.writable[{at}]");
         if !path.starts_with('/') {
             problems.add(&field, format_args!("is {}: an absolute path", quoted(path)));
-        } else if path.len() > PATH {
-            problems.add(&field, format_args!("has {} bytes: at most {PATH}", path.len()));
         } else {
             // What is wrong with it is reported; there is nothing else to do.
-            let _ = without_nul(problems, &field, path);
+            let _ = short(problems, &field, path, MAX_PATH_BYTES);
         }
     }
     Ok(paths)

@@ -9,7 +9,7 @@ use super::limits::limits;
 use super::problems::{Problems, Reported};
 use super::program::program;
 use super::sandbox::sandbox;
-use super::values::{LINE, Span, duration, line, signal, without_nul};
+use super::values::{LINE, MAX_PATH_BYTES, Span, duration, line, short, signal};
 use super::work::{mode, readiness, service};
 use crate::grpc::clip::quoted;
 use crate::grpc::pb;
@@ -27,6 +27,8 @@ const LABELS: usize = 64;
 const KEY: usize = 63;
 /// Most supplementary groups.
 const GROUPS: usize = 64;
+/// Most bytes of the kind of a terminal.
+const MAX_TERM_BYTES: usize = 64;
 
 /// How long a process may run.
 const TIMEOUT: Span =
@@ -142,7 +144,8 @@ fn terminal(problems: &mut Problems, terminal: pb::Terminal) -> Result<Streams, 
     let rows = side(problems, "spec.terminal.rows", or(rows, 24));
     let cols = side(problems, "spec.terminal.cols", or(cols, 80));
     let term = if term.is_empty() { "xterm-256color".to_owned() } else { term };
-    without_nul(problems, "spec.terminal.term", &term)?;
+    let checked = short(problems, "spec.terminal.term", &term, MAX_TERM_BYTES);
+    checked?;
     Ok(Streams::Terminal { size: Size { rows: rows?, cols: cols? }, term })
 }
 
@@ -154,7 +157,7 @@ pub(super) fn side(problems: &mut Problems, field: &str, given: u32) -> Result<u
 }
 
 fn cwd(problems: &mut Problems, cwd: String) -> Result<String, Reported> {
-    without_nul(problems, "spec.cwd", &cwd)?;
+    short(problems, "spec.cwd", &cwd, MAX_PATH_BYTES)?;
     if !cwd.is_empty() && !cwd.starts_with('/') {
         let problem = format_args!("is {}: an absolute path", quoted(&cwd));
         return Err(problems.add("spec.cwd", problem));

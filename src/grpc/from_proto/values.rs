@@ -11,6 +11,9 @@ use crate::process::signal;
 /// Most characters of a name, a reference and the like.
 pub(super) const LINE: usize = 256;
 
+/// Most bytes of a path: the kernel's limit.
+pub(super) const MAX_PATH_BYTES: usize = 4095;
+
 /// Most values of a repeated enum: more than any has words.
 const MAX_WORDS: usize = 16;
 
@@ -67,6 +70,20 @@ pub(super) fn without_nul(
         Some(at) => Err(problems.add(field, format_args!("has a NUL as byte {at}: none allowed"))),
         None => Ok(()),
     }
+}
+
+/// A text that the kernel takes, of at most so many bytes.
+pub(super) fn short(
+    problems: &mut Problems,
+    field: impl Display,
+    text: &str,
+    max_bytes: usize,
+) -> Result<(), Reported> {
+    if text.len() > max_bytes {
+        let problem = format_args!("has {} bytes: at most {max_bytes}", text.len());
+        return Err(problems.add(field, problem));
+    }
+    without_nul(problems, field, text)
 }
 
 /// A span of time, if it is given.

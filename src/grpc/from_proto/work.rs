@@ -14,6 +14,9 @@ use crate::process::{GiveUp, Mode, Policy, Probe, Readiness, Restart, Service};
 const READY: Span =
     Span::new(Duration::from_millis(1), Duration::from_secs(86_400), "1 ms to 24 h");
 const DEFAULT_READY: Duration = Duration::from_secs(10);
+/// Most arguments of a readiness command, and most bytes of all of them together.
+const MAX_EXEC_ARGUMENTS: usize = 1024;
+const MAX_EXEC_BYTES: usize = 64 << 10;
 /// First pause before a restart.
 const BACKOFF_MIN: Span =
     Span::new(Duration::from_millis(1), Duration::from_secs(3600), "1 ms to 1 h");
@@ -134,10 +137,7 @@ fn probe(
         (None, exec) if exec.is_empty() => {
             Err(problems.add("spec.readiness", "has no probe: output_regex, tcp_port or exec"))
         }
-        (None, exec) => {
-            arguments(problems, "spec.readiness.exec", &exec)?;
-            Ok(Probe::Exec(exec))
-        }
+        (None, exec) => self::exec(problems, exec),
         (Some(_), exec) if !exec.is_empty() => {
             Err(problems.add("spec.readiness.exec", "stands beside another probe: only one"))
         }
@@ -153,6 +153,21 @@ fn probe(
             }
         },
     }
+}
+
+fn exec(problems: &mut Problems, exec: Vec<String>) -> Result<Probe, Reported> {
+    const FIELD: &str = "spec.readiness.exec";
+    let bytes: usize = exec.iter().map(String::len).sum();
+    if exec.len() > MAX_EXEC_ARGUMENTS {
+        let problem = format_args!("has {} arguments: at most {MAX_EXEC_ARGUMENTS}", exec.len());
+        return Err(problems.add(FIELD, problem));
+    }
+    if bytes > MAX_EXEC_BYTES {
+        let problem = format_args!("has {bytes} bytes in all: at most {MAX_EXEC_BYTES} (64 KiB)");
+        return Err(problems.add(FIELD, problem));
+    }
+    arguments(problems, FIELD, &exec)?;
+    Ok(Probe::Exec(exec))
 }
 
 #[cfg(test)]

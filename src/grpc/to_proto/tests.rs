@@ -33,6 +33,7 @@ fn record(phase: Phase) -> Record {
         restarts: Default::default(),
         create_time: SECOND,
         unkillable: Vec::new(),
+        keeper: None,
         phase,
     }
 }

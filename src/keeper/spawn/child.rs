@@ -1,7 +1,7 @@
 //! What runs in a new child before its exec: raw system calls and nothing else.
 //!
-//! The child shares the keeper's memory, so nothing here allocates, locks, panics or touches
-//! what the keeper owns. Signals are blocked until right before the exec, as they are in the
+//! The child shares the keeper's memory while the keeper runs, so nothing here allocates, locks,
+//! panics, calls libc or touches what the keeper owns. Signals are blocked until right before the exec, as they are in the
 //! keeper, and all dispositions are default there, so there is nothing to reset but the mask.
 
 mod capabilities;
@@ -10,33 +10,36 @@ mod seccomp;
 
 use std::ffi::{CStr, c_int, c_long};
 use std::os::fd::RawFd;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use super::Program;
 use super::fence::Host;
+use crate::keeper::raw;
 use crate::process::{Files, step};
 
 /// Everything that the child is told.
-pub(super) struct Order<'a> {
-    pub(super) program: &'a Program,
-    pub(super) plan: &'a Plan<'a>,
+pub(super) struct Order {
+    pub(super) program: Rc<Program>,
+    pub(super) plan: Plan,
     /// A pidfd of the keeper, to see whether it still lives; among the descriptors of the plan.
     pub(super) keeper: RawFd,
     /// What the kernel gives of a sandbox.
-    pub(super) host: &'a Host,
+    pub(super) host: Rc<Host>,
     /// Soft and hard limit of descriptors that the child gets.
     pub(super) descriptors: (u64, u64),
     /// The OOM score that the child gets where no other was asked for, if not the keeper's own.
-    pub(super) oom_score: Option<&'a CStr>,
-    /// How long the child may take until its exec.
-    pub(super) exec_timeout: Duration,
+    pub(super) oom_score: Option<Rc<CStr>>,
+    /// The child has a descriptor table of its own.
+    pub(super) has_descriptors: AtomicBool,
+    /// The keeper has given the start up: nothing is to be executed.
+    pub(super) is_cancelled: AtomicBool,
 }
 
 /// What becomes of descriptors.
-pub(super) struct Plan<'a> {
+pub(super) struct Plan {
     /// The keeper's descriptors that become 0, 1, 2, …; each is its own target or above all.
-    pub(super) sources: &'a [RawFd],
+    pub(super) sources: Vec<RawFd>,
     /// All sources are below; whatever is not stays with the keeper.
     pub(super) keep_below: u32,
     /// 0 becomes the controlling terminal.
@@ -97,9 +100,19 @@ pub(in crate::keeper) struct Failure {
 impl Failure {
     pub(super) const NONE: Failure = Failure { step: Step::Exec, errno: 0, candidate: 0 };
 
-    /// The child was killed because it did not exec in time.
-    pub(super) const TIMED_OUT: Failure =
+    /// The child was killed because it did not execute its program in time.
+    pub(in crate::keeper) const TIMED_OUT: Failure =
         Failure { step: Step::Exec, errno: libc::ETIME, candidate: 0 };
+
+    /// No helper could make the child.
+    pub(in crate::keeper) const NO_HELPER: Failure =
+        Failure { step: Step::Clone, errno: libc::EAGAIN, candidate: 0 };
+
+    /// What the clone needs could not be made.
+    pub(super) fn of_clone(error: std::io::Error) -> Failure {
+        let errno = error.raw_os_error().unwrap_or(libc::EAGAIN);
+        Failure { step: Step::Clone, errno, candidate: 0 }
+    }
 
     pub(super) fn of_descriptors(errno: rustix::io::Errno) -> Failure {
         Failure { step: Step::Descriptors, errno: errno.raw_os_error(), candidate: 0 }
@@ -110,6 +123,11 @@ impl Failure {
         matches!(self.step, Step::Exec) && self.errno == libc::ETIME
     }
 
+    /// The program's file is being written.
+    pub(in crate::keeper) fn is_busy_program(&self) -> bool {
+        matches!(self.step, Step::Exec) && self.errno == libc::ETXTBSY
+    }
+
     /// The clone failed for none of the reasons that it could have failed for without a cgroup.
     pub(in crate::keeper) fn is_about_the_cgroup(&self) -> bool {
         let common = [libc::EAGAIN, libc::ENOMEM, libc::EMFILE, libc::ENFILE];
@@ -118,29 +136,30 @@ impl Failure {
 }
 
 /// Does all that the order says, and execs. Returns only if something failed.
-pub(super) fn run(order: &Order<'_>) -> Failure {
+pub(super) fn run(order: &Order) -> Failure {
     let errno = |step| move |errno| Failure { step, errno, candidate: 0 };
-    let prepared = set_exec_timer(order)
-        .map_err(errno(Step::Clone))
-        .and_then(|()| confine::join(order).map_err(errno(Step::Confine)))
-        .and_then(|()| take_descriptors(order.plan).map_err(errno(Step::Descriptors)))
-        .and_then(|()| take_session(order.plan).map_err(errno(Step::Session)))
+    let program = &*order.program;
+    let prepared = confine::join(order)
+        .map_err(errno(Step::Confine))
+        .and_then(|()| take_descriptors(order).map_err(errno(Step::Descriptors)))
+        .and_then(|()| take_session(&order.plan).map_err(errno(Step::Session)))
         // Before the limits, which may forbid to open one more file.
-        .and_then(|()| join(order.program).map_err(errno(Step::Cgroup)))
+        .and_then(|()| join(program).map_err(errno(Step::Cgroup)))
         .and_then(|()| adjust_oom(order).map_err(errno(Step::OomScore)))
         .and_then(|()| confine::settle(order).map_err(errno(Step::Confine)))
         .and_then(|()| limit(order).map_err(errno(Step::Limit)))
-        .and_then(|()| renice(order.program).map_err(errno(Step::Nice)))
+        .and_then(|()| renice(program).map_err(errno(Step::Nice)))
         // What it needs privileges for is done, but to become another user.
-        .and_then(|()| capabilities::drop_from(&order.program.fence).map_err(errno(Step::Confine)))
-        .and_then(|()| become_user(order.program).map_err(errno(of_user(order))))
+        .and_then(|()| capabilities::drop_from(&program.fence).map_err(errno(Step::Confine)))
+        .and_then(|()| become_user(program).map_err(errno(of_user(order))))
         .and_then(|()| follow_keeper(order).map_err(errno(Step::Clone)))
         .and_then(|()| confine::enter(order))
-        .and_then(|()| seccomp::install(&order.program.fence).map_err(errno(Step::Confine)))
+        .and_then(|()| seccomp::install(&program.fence).map_err(errno(Step::Confine)))
         .and_then(|()| limit_files(order).map_err(errno(Step::Limit)))
         .and_then(|()| unblock_signals().map_err(errno(Step::Exec)));
     match prepared {
-        Ok(()) => exec(order.program),
+        Ok(()) if order.is_cancelled.load(Ordering::Acquire) => Failure::TIMED_OUT,
+        Ok(()) => exec(program),
         Err(failure) => failure,
     }
 }
@@ -151,78 +170,22 @@ fn call(number: c_long, args: [usize; 4]) -> Result<usize, i32> {
 }
 
 fn call5(number: c_long, args: [usize; 5]) -> Result<usize, i32> {
-    let [a, b, c, d, e] = args;
-    // SAFETY: the callers below pass what the named system call takes; pointers are into memory
-    // that the keeper keeps alive while it is suspended.
-    let result = unsafe { libc::syscall(number, a, b, c, d, e) };
-    // SAFETY: this thread's errno, which the suspended keeper does not read.
-    if result == -1 { Err(unsafe { *libc::__errno_location() }) } else { Ok(result as usize) }
-}
-
-/// A child has ended itself because its exec took too long. In the memory that the keeper shares.
-pub(super) static TIMED_OUT: AtomicBool = AtomicBool::new(false);
-
-/// Ends a child that the kernel does not kill by its own timer.
-extern "C" fn time_out(_: c_int) {
-    TIMED_OUT.store(true, Ordering::Relaxed);
-    // SAFETY: ends the child alone.
-    unsafe { libc::_exit(127) }
-}
-
-/// Has the kernel end this child unless it execs in time. The keeper is suspended until then, and
-/// others decide how long an exec takes: by a lease on the program's file, a mount that hangs or a
-/// SIGSTOP. An exec removes the timer. Where the user has no timer left, it goes without.
-fn set_exec_timer(order: &Order<'_>) -> Result<(), i32> {
-    let timeout = order.exec_timeout;
-    // The first process of a PID namespace ignores a SIGKILL of its own, but not a signal that it
-    // has a handler for.
-    let is_first = order.program.fence.namespaces & libc::CLONE_NEWPID != 0;
-    if is_first {
-        handle_alarm()?;
-    }
-    // SAFETY: plain data, for which zero is valid.
-    let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
-    event.sigev_signo = if is_first { libc::SIGALRM } else { libc::SIGKILL };
-    event.sigev_notify = libc::SIGEV_SIGNAL;
-    let mut timer: c_int = 0;
-    let clock = libc::CLOCK_MONOTONIC as usize;
-    let (event, id) = ((&raw const event) as usize, (&raw mut timer) as usize);
-    if call(libc::SYS_timer_create, [clock, event, id, 0]).is_err() {
-        return Ok(());
-    }
-    let never = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    let value = libc::timespec {
-        tv_sec: timeout.as_secs().cast_signed(),
-        tv_nsec: i64::from(timeout.subsec_nanos()),
-    };
-    let times = libc::itimerspec { it_interval: never, it_value: value };
-    call(libc::SYS_timer_settime, [timer as usize, 0, (&raw const times) as usize, 0]).map(drop)
-}
-
-/// Lets SIGALRM through, to a handler that the exec removes.
-fn handle_alarm() -> Result<(), i32> {
-    // SAFETY: plain data, for which zero is valid; the handlers and the mask are the child's own.
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = time_out as extern "C" fn(c_int) as usize;
-        if libc::sigaction(libc::SIGALRM, &raw const action, std::ptr::null_mut()) != 0 {
-            return Err(libc::EINVAL);
-        }
-    }
-    let alarm: u64 = 1 << (libc::SIGALRM - 1);
-    let unblock = libc::SIG_UNBLOCK as usize;
-    call(libc::SYS_rt_sigprocmask, [unblock, (&raw const alarm) as usize, 0, 8]).map(drop)
+    // SAFETY: the callers below pass what the named system call takes; pointers are into the order,
+    // which the keeper keeps, or into this task's stack.
+    unsafe { raw::syscall(number, args) }
 }
 
 /// A table of its own with nothing but the sources, then each at its place. The kernel copies
 /// only what is below `keep_below`; a kernel or filter without that call copies all, and the
 /// exec closes the rest.
-fn take_descriptors(plan: &Plan<'_>) -> Result<(), i32> {
+fn take_descriptors(order: &Order) -> Result<(), i32> {
+    let plan = &order.plan;
     let last = u32::MAX as usize;
     let unshare = libc::CLOSE_RANGE_UNSHARE as usize;
     if call(libc::SYS_close_range, [plan.keep_below as usize, last, unshare, 0]).is_err() {
         call(libc::SYS_unshare, [libc::CLONE_FILES as usize, 0, 0, 0])?;
     }
+    order.has_descriptors.store(true, Ordering::Release);
     for (target, source) in plan.sources.iter().enumerate() {
         if *source as usize != target {
             call(libc::SYS_dup3, [*source as usize, target, 0, 0])?;
@@ -232,7 +195,7 @@ fn take_descriptors(plan: &Plan<'_>) -> Result<(), i32> {
 }
 
 /// A session and group of its own, and the terminal as the session's.
-fn take_session(plan: &Plan<'_>) -> Result<(), i32> {
+fn take_session(plan: &Plan) -> Result<(), i32> {
     call(libc::SYS_setsid, [0; 4])?;
     if !plan.terminal {
         return Ok(());
@@ -248,7 +211,7 @@ fn set_limit(resource: u32, soft: u64, hard: u64) -> Result<(), i32> {
     call(libc::SYS_prlimit64, [0, resource as usize, limit.as_ptr() as usize, 0]).map(drop)
 }
 
-fn limit(order: &Order<'_>) -> Result<(), i32> {
+fn limit(order: &Order) -> Result<(), i32> {
     let (soft, hard) = order.descriptors;
     if soft != hard {
         set_limit(libc::RLIMIT_NOFILE, soft, hard)?;
@@ -261,7 +224,7 @@ fn limit(order: &Order<'_>) -> Result<(), i32> {
 }
 
 /// Takes the room back that the fence needed: a limit can be lowered by everyone.
-fn limit_files(order: &Order<'_>) -> Result<(), i32> {
+fn limit_files(order: &Order) -> Result<(), i32> {
     let few = |(resource, value): &&(u32, u64)| *resource == libc::RLIMIT_NOFILE && *value < ROOM;
     match order.program.rlimits.iter().find(few) {
         Some((resource, value)) => set_limit(*resource, *value, *value),
@@ -275,11 +238,11 @@ fn renice(program: &Program) -> Result<(), i32> {
 }
 
 /// Away from the keeper's where the kernel lets us: without privilege a score can only go up.
-fn adjust_oom(order: &Order<'_>) -> Result<(), i32> {
+fn adjust_oom(order: &Order) -> Result<(), i32> {
     let asked = order.program.oom_score_adj.as_deref();
     let (score, required) = match asked {
         Some(score) => (score, true),
-        None => match order.oom_score {
+        None => match order.oom_score.as_deref() {
             Some(score) => (score, false),
             None => return Ok(()),
         },
@@ -306,7 +269,7 @@ fn write(path: &CStr, text: &CStr) -> Result<(), i32> {
 }
 
 /// Which step it is to become a user: in a user namespace there is but one, whatever the keeper may.
-fn of_user(order: &Order<'_>) -> Step {
+fn of_user(order: &Order) -> Step {
     let inside = order.host.with_users(order.program.fence.kinds()) & libc::CLONE_NEWUSER != 0;
     if inside { Step::UserInside } else { Step::User }
 }
@@ -321,7 +284,7 @@ fn become_user(program: &Program) -> Result<(), i32> {
 }
 
 /// After the change of user, which would clear it.
-fn follow_keeper(order: &Order<'_>) -> Result<(), i32> {
+fn follow_keeper(order: &Order) -> Result<(), i32> {
     if !order.plan.die_with_keeper {
         return Ok(());
     }

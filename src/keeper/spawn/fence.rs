@@ -4,10 +4,11 @@
 //! child puts the fence up (`child/confine.rs`); nothing here touches a living process.
 
 use std::ffi::{CString, c_int};
-use std::os::fd::RawFd;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
 
 use super::child::Step;
-use super::{Ends, Failure, OUTPUT, Program, Spawner};
+use super::{Ends, Failed, Failure, OUTPUT, Program, Spawner};
 use crate::process::{Files, Launch, Parts, Refused, Sandbox};
 
 /// Numbers of Landlock's system calls, the same on all machines.
@@ -49,7 +50,7 @@ pub(super) struct Fence {
     /// Kinds of namespaces that it begins in.
     pub(super) namespaces: c_int,
     /// A living process whose namespaces it joins, and which kinds.
-    pub(super) join: Option<(RawFd, c_int)>,
+    pub(super) join: Option<(OwnedFd, c_int)>,
     pub(super) no_new_privileges: bool,
 }
 
@@ -85,12 +86,12 @@ impl Fence {
 
     /// Kinds of namespaces that it is in: its own, or those of another process.
     pub(super) fn kinds(&self) -> c_int {
-        self.join.map_or(self.namespaces, |(_, kinds)| kinds)
+        self.join.as_ref().map_or(self.namespaces, |(_, kinds)| *kinds)
     }
 
     /// The same with the mounts and the network of a living process. It cannot become one of its
     /// PID namespace, which only those are born into that are made by one of it.
-    pub(super) fn beside(&mut self, pidfd: RawFd) {
+    pub(super) fn beside(&mut self, pidfd: OwnedFd) {
         let kinds = self.namespaces & (libc::CLONE_NEWNS | libc::CLONE_NEWNET);
         self.join = (kinds != 0).then_some((pidfd, kinds));
         self.namespaces = 0;
@@ -108,7 +109,7 @@ fn single_files(files: Files, launch: &Launch) -> Vec<&[u8]> {
 }
 
 /// What the kernel gives to this keeper.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Host {
     /// Rights of files that can be withheld; 0: too few for a promise.
     pub(super) rights: u64,
@@ -118,6 +119,8 @@ pub(super) struct Host {
     pub(super) own_users: bool,
     /// What is written to the maps of users and of groups there: the keeper's own, unchanged.
     pub(super) maps: [CString; 2],
+    /// Where cgroup hierarchies were mounted when the keeper began.
+    pub(super) cgroup_mounts: Vec<CString>,
 }
 
 impl Host {
@@ -142,6 +145,37 @@ fn scopes(version: i64) -> u64 {
     if version < 6 { 0 } else { SCOPES }
 }
 
+/// The mount points of cgroup hierarchies, from mountinfo.
+fn cgroup_mounts(mountinfo: &[u8]) -> Vec<CString> {
+    let mut points: Vec<CString> = Vec::new();
+    for line in mountinfo.split(|byte| *byte == b'\n') {
+        let mut fields = line.split(|byte| *byte == b' ');
+        let point = fields.nth(4);
+        let kind = fields.skip_while(|field| *field != b"-").nth(1);
+        if let (Some(point), Some(b"cgroup" | b"cgroup2")) = (point, kind)
+            && let Ok(point) = CString::new(unescaped(point))
+            && !points.contains(&point)
+        {
+            points.push(point);
+        }
+    }
+    points
+}
+
+/// A path of mountinfo, in which some bytes are three octal digits behind a backslash.
+fn unescaped(path: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(path.len());
+    let mut rest = path;
+    while let [first, after @ ..] = rest {
+        let octal = after.get(..3).filter(|_| *first == b'\\');
+        let octal = octal.and_then(|digits| std::str::from_utf8(digits).ok());
+        let code = octal.and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        bytes.push(code.unwrap_or(*first));
+        rest = if code.is_some() { &after[3..] } else { after };
+    }
+    bytes
+}
+
 impl Spawner {
     /// Finds out which parts of a sandbox can be had, by children that get as far as their exec.
     pub(in crate::keeper) fn probe_sandbox(&mut self) -> Parts {
@@ -151,8 +185,10 @@ impl Spawner {
         let line = |id: u32| CString::new(format!("{id} {id} 1")).unwrap_or_default();
         let maps =
             [line(rustix::process::geteuid().as_raw()), line(rustix::process::getegid().as_raw())];
-        self.host =
-            Host { rights: rights(version), scopes: scopes(version), own_users: false, maps };
+        let (rights, scopes) = (rights(version), scopes(version));
+        let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+        let cgroup_mounts = cgroup_mounts(&mounts);
+        self.host = Rc::new(Host { rights, scopes, own_users: false, maps, cgroup_mounts });
         let files = if self.host.rights == 0 { Files::Unrestricted } else { Files::WorkspaceWrite };
         let network = Sandbox { own_network: true, ..Sandbox::default() };
         let mounts = Sandbox { own_mounts: true, ..Sandbox::default() };
@@ -174,7 +210,7 @@ impl Spawner {
     /// With the keeper's own privileges, else inside of a user namespace, as is tried from then on.
     fn can_have_somehow(&mut self, sandbox: &Sandbox) -> bool {
         [false, true].into_iter().any(|own_users| {
-            self.host.own_users = own_users;
+            self.host = Rc::new(Host { own_users, ..Host::clone(&self.host) });
             self.can_have(sandbox)
         })
     }
@@ -185,7 +221,8 @@ impl Spawner {
         let cwd = b"/".to_vec();
         let launch = Launch { sandbox: sandbox.clone(), cwd, ..Launch::new("probe", ["/"]) };
         let Ok(directory) = Program::new(&launch) else { return false };
-        matches!(self.spawn(&directory, &ends, None), Err(Failure { step: Step::Exec, .. }))
+        let tried = self.spawn_and_wait(directory, &ends, None);
+        matches!(tried, Err(Failed { failure: Failure { step: Step::Exec, .. }, .. }))
     }
 }
 
@@ -198,6 +235,17 @@ mod tests {
         assert_eq!([-1, 0, 1, 2].map(rights), [0; 4]);
         assert_eq!([3, 4].map(rights), [0x7ff2; 2]);
         assert_eq!([5, 6, 7, 100].map(rights), [0xfff2; 4]);
+    }
+
+    #[test]
+    fn cgroup_mounts_are_found_by_their_file_system() {
+        let mountinfo = b"30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:9 - tmpfs tmpfs ro\n\
+            31 30 0:27 / /sys/fs/cgroup/unified rw shared:10 master:2 - cgroup2 cgroup2 rw\n\
+            32 30 0:28 / /a\\040b\\134c rw - cgroup cgroup rw,cpu\n\
+            33 30 0:28 / /a\\040b\\134c rw - cgroup cgroup rw,cpu\n\
+            34 23 8:1 /cgroup /cgroup rw - ext4 cgroup rw\n";
+        let expected = [c"/sys/fs/cgroup/unified", c"/a b\\c"];
+        assert_eq!(cgroup_mounts(mountinfo), expected.map(ToOwned::to_owned));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Orphans are placed once, in slices, and by what cannot be another's.
 
+use std::sync::{Arc, Mutex, mpsc};
+
 use super::*;
 
 #[test]
@@ -29,7 +31,11 @@ impl Known for OneProcess {
         None
     }
 
-    fn named(&self, id: &str) -> Option<u64> {
+    fn leaf_owner(&self, _: i32) -> LeafOwner {
+        LeafOwner::NoLeaf
+    }
+
+    fn named(&self, id: &str, _: i32) -> Option<u64> {
         (id == "a").then_some(KEY)
     }
 
@@ -42,7 +48,8 @@ impl Known for OneProcess {
 fn forest() -> Forest {
     let keeper = std::process::id().cast_signed();
     let (orphans, seen, earlier) = (HashMap::new(), HashMap::new(), HashMap::new());
-    Forest { keeper, list: None, orphans, seen, earlier }
+    let environs = EnvironReader::default();
+    Forest { keeper, list: None, orphans, seen, earlier, environs }
 }
 
 fn shell(line: &str) -> std::process::Child {
@@ -51,7 +58,7 @@ fn shell(line: &str) -> std::process::Child {
     command.stdin(std::process::Stdio::piped()).spawn().unwrap()
 }
 
-fn end(mut child: std::process::Child) {
+fn end_child(mut child: std::process::Child) {
     child.kill().unwrap();
     child.wait().unwrap();
 }
@@ -82,7 +89,7 @@ fn environment_is_searched_again_only_after_an_exec() {
         assert!(begin.elapsed().as_secs() < 60, "another environment was not searched");
     }
     assert_eq!(place().0, Some(KEY));
-    end(child);
+    end_child(child);
 }
 
 #[test]
@@ -99,7 +106,7 @@ fn pass_ends_its_slice_when_the_time_is_up() {
         }
     }
     assert!(children.iter().all(|child| forest.orphans.contains_key(&child.id().cast_signed())));
-    children.into_iter().for_each(end);
+    children.into_iter().for_each(end_child);
 }
 
 #[test]
@@ -123,6 +130,43 @@ fn walk_over_zombies_ends_its_slice_when_the_time_is_up() {
 }
 
 #[test]
+fn walk_over_threads_ends_its_slice_when_the_time_is_up() {
+    const THREADS: usize = 200;
+    let parent = std::os::unix::process::parent_id().cast_signed();
+    let list = File::open(format!("/proc/{parent}/task/{parent}/children")).ok();
+    if list.is_none() {
+        return;
+    }
+    let forest = Forest { keeper: parent, list, ..forest() };
+    let (end, until_end) = mpsc::channel::<()>();
+    let until_end = Arc::new(Mutex::new(until_end));
+    let (tell, told) = mpsc::channel();
+    let begin = |first: bool| {
+        let (until_end, tell) = (Arc::clone(&until_end), tell.clone());
+        std::thread::Builder::new().stack_size(64 << 10).spawn(move || {
+            // The kernel lists a child with the thread that made it, as long as that lives.
+            tell.send(first.then(|| shell("read x"))).unwrap();
+            let _ = until_end.lock().unwrap().recv();
+        })
+    };
+    let threads: Vec<_> = (0..THREADS).map(|n| begin(n == 0).unwrap()).collect();
+    let children: Vec<_> = threads.iter().filter_map(|_| told.recv().unwrap()).collect();
+    let mut walk = forest.walk(vec![std::process::id().cast_signed()], None);
+    let mut slices = 1;
+    while !forest.advance_walk(&mut walk, None, Some(Instant::now())) {
+        slices += 1;
+    }
+    drop(end);
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    for child in children {
+        let pid = child.id().cast_signed();
+        end_child(child);
+        assert!(walk.members.iter().any(|member| member.pid == pid), "a child of a thread");
+    }
+    assert!(slices > THREADS, "{slices} slices");
+}
+
+#[test]
 fn process_that_was_there_before_the_keeper_is_no_leftover() {
     let (earlier, later) = (shell("read x"), shell("read x"));
     let mut forest = forest();
@@ -136,7 +180,7 @@ fn process_that_was_there_before_the_keeper_is_no_leftover() {
     assert!(forest.orphans.len() == 2, "both are known as children");
     forest.forget(member.pid);
     assert!(forest.earlier.is_empty());
-    [earlier, later].into_iter().for_each(end);
+    [earlier, later].into_iter().for_each(end_child);
 }
 
 #[test]
@@ -152,7 +196,7 @@ fn process_that_was_seen_in_a_tree_stays_its_orphan() {
     forest.remember(KEY, &[member]);
     forest.place(pid, &OneProcess);
     assert_eq!(forest.orphans[&pid].owner, Some(KEY));
-    end(child);
+    end_child(child);
 }
 
 #[test]
@@ -173,5 +217,5 @@ fn group_that_its_root_has_left_is_not_signalled() {
     assert!(group(stat.group, stat.start).has_its_root());
     assert!(!group(stat.group + 1, stat.start).has_its_root());
     assert!(!group(stat.group, stat.start + 1).has_its_root());
-    end(child);
+    end_child(child);
 }

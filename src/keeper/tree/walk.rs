@@ -1,13 +1,23 @@
 //! Walks through trees, in slices: a tree may have thousands of processes.
 
 use std::collections::HashSet;
+use std::fs::File;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use super::{Forest, Member, Stat};
+use rustix::fs::{Mode, OFlags, RawDir};
+
+use super::{Forest, Member, Stat, pids, read_from_start, search_children};
 use crate::keeper::cgroup::{Cgroups, Leaf};
+
+/// Bytes of a directory of threads that are listed at a time: somewhat over a hundred entries.
+const LIST_BYTES: usize = 4096;
 
 /// A walk through a tree, and what it has found so far.
 pub(in crate::keeper) struct Walk {
+    /// Those of the process that was visited last, as far as their children are not known.
+    threads: Option<Threads>,
     /// Processes, each with the parent that listed it.
     to_visit: Vec<(i32, i32)>,
     leaf: Option<LeafMembers>,
@@ -51,7 +61,51 @@ impl LeafMembers {
 impl Default for Walk {
     fn default() -> Walk {
         let (to_visit, members, groups) = (Vec::new(), Vec::new(), Vec::new());
-        Walk { to_visit, leaf: None, found: HashSet::new(), members, groups, most: usize::MAX }
+        let (threads, leaf, found) = (None, None, HashSet::new());
+        Walk { threads, to_visit, leaf, found, members, groups, most: usize::MAX }
+    }
+}
+
+/// The threads of a process. The kernel lists children by the thread that made them, and there may be
+/// thousands of threads.
+struct Threads {
+    process: i32,
+    /// Nothing is there when the process has ended, whatever process has its pid by then.
+    directory: OwnedFd,
+    /// The names of those that come next.
+    listed: Vec<String>,
+}
+
+impl Threads {
+    fn open(process: i32) -> Option<Threads> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = rustix::fs::open(format!("/proc/{process}/task"), flags, Mode::empty());
+        Some(Threads { process, directory: directory.ok()?, listed: Vec::new() })
+    }
+
+    /// The children of the next thread. None: there are no more threads.
+    fn next_children(&mut self) -> Option<Vec<i32>> {
+        if self.listed.is_empty() {
+            self.list();
+        }
+        let path = format!("{}/children", self.listed.pop()?);
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let list = rustix::fs::openat(&self.directory, path, flags, Mode::empty());
+        Some(list.map(|list| pids(&read_from_start(&File::from(list)))).unwrap_or_default())
+    }
+
+    fn list(&mut self) {
+        let mut buffer = [MaybeUninit::uninit(); LIST_BYTES];
+        let mut entries = RawDir::new(&self.directory, &mut buffer);
+        while let Some(Ok(entry)) = entries.next() {
+            let name = entry.file_name().to_string_lossy();
+            if !name.starts_with('.') {
+                self.listed.push(name.into_owned());
+            }
+            if entries.is_buffer_empty() && !self.listed.is_empty() {
+                return;
+            }
+        }
     }
 }
 
@@ -69,7 +123,7 @@ impl Forest {
         Walk { to_visit, leaf, ..Walk::default() }
     }
 
-    /// Visits processes until the time is up. True: the walk is done.
+    /// Visits processes and threads until the time is up. True: the walk is done.
     pub(in crate::keeper) fn advance_walk(
         &self,
         walk: &mut Walk,
@@ -77,7 +131,15 @@ impl Forest {
         until: Option<Instant>,
     ) -> bool {
         while walk.members.len() < walk.most {
-            if let Some((pid, parent)) = walk.to_visit.pop() {
+            if let Some(threads) = &mut walk.threads {
+                let (children, process) = (threads.next_children(), threads.process);
+                match children {
+                    Some(children) => {
+                        walk.to_visit.extend(children.into_iter().map(|child| (child, process)));
+                    }
+                    None => walk.threads = None,
+                }
+            } else if let Some((pid, parent)) = walk.to_visit.pop() {
                 self.visit(walk, pid, parent);
             } else if let Some(pid) = walk.leaf.as_mut().and_then(|leaf| leaf.pids.pop()) {
                 visit_leaf(walk, pid, cgroups);
@@ -95,8 +157,10 @@ impl Forest {
         // Listed a while ago, it may have ended, and its pid may be a stranger's by now.
         let Some(stat) = Stat::read(pid).filter(|stat| stat.parent == parent) else { return };
         // A zombie has no children: the kernel gave them to another parent.
-        if stat.alive {
-            walk.to_visit.extend(self.children(pid).into_iter().map(|child| (child, pid)));
+        if stat.alive && self.list.is_some() {
+            walk.threads = Threads::open(pid);
+        } else if stat.alive {
+            walk.to_visit.extend(search_children(pid).map(|child| (child, pid)));
         }
         if parent == self.keeper && stat.group != self.keeper {
             walk.groups.push(Group { number: stat.group, root: pid, root_start: stat.start });

@@ -6,7 +6,7 @@
 //! stops the client. Large messages of one caller become complete one after the other: the server's only
 //! thread decodes them, which takes long for one of many small fields, and other calls have their turns
 //! between them. A message that is longer than its method takes is refused by its prefix, before the
-//! rest of it is read, and a request of which nothing more comes is ended.
+//! rest of it is read, one of too many fields as soon as they have come ([`field_count`](super::field_count)), and a request of which nothing more comes is ended.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,8 +21,9 @@ use tokio::time::{Sleep, sleep};
 use tonic::Status;
 use tonic::body::Body;
 
-use crate::access::{MAX_LARGE_REQUEST, MAX_REQUEST, Shape};
-use crate::grpc::framework::{message_too_large, request_timeout};
+use super::field_count::{FieldCounter, RequestType, TooManyFields};
+use crate::access::{MAX_FIELDS, MAX_LARGE_REQUEST, MAX_REQUEST, Shape};
+use crate::grpc::framework::{message_too_large, request_timeout, too_many_fields};
 use crate::supervisor::{CallTicket, Error};
 
 /// Length of the prefix of a gRPC message: a flag, and the length of the rest.
@@ -42,16 +43,22 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 pub(super) struct RequestLimits {
     /// Bytes of a message.
     max_message: usize,
+    /// What its messages are; none: their fields are not counted.
+    request_type: Option<RequestType>,
     /// How long no byte may come before the end; none: the request is a stream, which may be idle.
     timeout: Option<Duration>,
 }
 
 impl RequestLimits {
-    pub(super) fn new(max_message: usize, shape: Shape) -> RequestLimits {
+    pub(super) fn new(
+        max_message: usize,
+        request_type: Option<RequestType>,
+        shape: Shape,
+    ) -> RequestLimits {
         // What tonic takes at most it refuses by itself, after the messages that came before.
         let max_message = if max_message < MAX_LARGE_REQUEST { max_message } else { usize::MAX };
         let timeout = (shape != Shape::BidiStream).then_some(REQUEST_TIMEOUT);
-        RequestLimits { max_message, timeout }
+        RequestLimits { max_message, request_type, timeout }
     }
 }
 
@@ -160,11 +167,11 @@ impl HttpBody for ChargedRequest {
             if !data.is_empty() {
                 self.idle = None;
             }
-            let limit = self.limits.max_message;
-            let completed = match self.message.receive(&data, limit) {
+            let limits = self.limits;
+            let completed = match self.message.receive(&data, limits) {
                 Ok(completed) => completed,
-                Err(TooLarge(found)) => {
-                    return Poll::Ready(Some(Err(message_too_large(found, limit))));
+                Err(refused) => {
+                    return Poll::Ready(Some(Err(refused.into_status(limits.max_message))));
                 }
             };
             if !self.recharge(&data, completed) {
@@ -191,11 +198,26 @@ struct Message {
     /// Bytes that have arrived and that are missing, behind the prefix.
     arrived: usize,
     missing: usize,
+    /// Counts its fields; none: it is too short to have too many.
+    fields: Option<FieldCounter>,
 }
 
-/// A message has so many bytes, which is more than it may have.
+/// Why a message is refused.
 #[derive(Debug, PartialEq, Eq)]
-struct TooLarge(usize);
+enum Refused {
+    /// It has so many bytes, which is more than it may have.
+    TooLarge(usize),
+    TooManyFields,
+}
+
+impl Refused {
+    fn into_status(self, limit: usize) -> Status {
+        match self {
+            Refused::TooLarge(found) => message_too_large(found, limit),
+            Refused::TooManyFields => too_many_fields(MAX_FIELDS),
+        }
+    }
+}
 
 impl Message {
     /// Bytes of the message under way that have arrived; 0 when it is complete.
@@ -204,7 +226,7 @@ impl Message {
     }
 
     /// Returns the bytes of the largest message that is complete with this data.
-    fn receive(&mut self, mut data: &[u8], limit: usize) -> Result<usize, TooLarge> {
+    fn receive(&mut self, mut data: &[u8], limits: RequestLimits) -> Result<usize, Refused> {
         let mut completed = 0;
         while !data.is_empty() {
             if self.prefix_bytes < PREFIX_BYTES {
@@ -213,12 +235,19 @@ impl Message {
                 if self.prefix_bytes == PREFIX_BYTES {
                     let [_, length @ ..] = self.prefix;
                     self.missing = u32::from_be_bytes(length) as usize;
-                    if self.missing > limit {
-                        return Err(TooLarge(self.missing));
+                    if self.missing > limits.max_message {
+                        return Err(Refused::TooLarge(self.missing));
                     }
+                    // A field has a byte at least.
+                    let request_type = limits.request_type.filter(|_| self.missing > MAX_FIELDS);
+                    self.fields = request_type.map(|known| FieldCounter::new(known, MAX_FIELDS));
                 }
             }
             let taken = self.missing.min(data.len());
+            if let Some(fields) = &mut self.fields {
+                let counted = fields.receive(&data[..taken]);
+                counted.map_err(|TooManyFields| Refused::TooManyFields)?;
+            }
             data.advance(taken);
             self.arrived += taken;
             self.missing -= taken;
@@ -246,18 +275,41 @@ mod tests {
         [&[0][..], &bytes.to_be_bytes(), &vec![7; bytes as usize]].concat()
     }
 
+    fn limits(max_message: usize) -> RequestLimits {
+        RequestLimits::new(max_message, None, Shape::Unary)
+    }
+
+    #[test]
+    fn message_of_too_many_fields_is_refused_before_its_end() {
+        let start = RequestType::of_method("Start");
+        let limits = RequestLimits::new(MAX_LARGE_REQUEST, start, Shape::Unary);
+        // A field that no message has, with nothing in it: two bytes.
+        let fields = |count: usize| {
+            let length = u32::try_from(2 * count).unwrap();
+            [&[0][..], &length.to_be_bytes(), &b"\x7a\x00".repeat(count)].concat()
+        };
+        let mut message = Message::default();
+        let all = fields(MAX_FIELDS);
+        assert_eq!(message.receive(&all, limits), Ok(all.len() - PREFIX_BYTES));
+        // Each message is counted by itself.
+        let more = fields(MAX_FIELDS + 9);
+        let (first, rest) = more.split_at(more.len() - 20);
+        assert_eq!(message.receive(first, limits), Ok(0));
+        assert_eq!(message.receive(&rest[..4], limits), Err(Refused::TooManyFields));
+    }
+
     #[test]
     fn message_is_under_way_until_its_last_byte() {
         let all = [message(3), message(0), message(9)].concat();
         for pieces in 1..all.len() {
             let mut found = Message::default();
             for piece in all.chunks(pieces) {
-                found.receive(piece, 9).unwrap();
+                found.receive(piece, limits(9)).unwrap();
             }
             assert_eq!(found.arrived(), 0);
         }
         let mut found = Message::default();
-        found.receive(&all[..all.len() - 1], 9).unwrap();
+        found.receive(&all[..all.len() - 1], limits(9)).unwrap();
         assert_eq!(found.arrived(), 8);
     }
 
@@ -273,7 +325,7 @@ mod tests {
         let halves =
             [sent.slice(..half), sent.slice(half..)].map(|data| Ok::<_, Status>(Frame::data(data)));
         let stream = futures_util::stream::iter(halves);
-        let limits = RequestLimits::new(length as usize, Shape::Unary);
+        let limits = RequestLimits::new(length as usize, None, Shape::Unary);
         let mut body = charge(Body::new(StreamBody::new(stream)), &ticket, limits);
         let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
         assert_eq!(first.len(), half);
@@ -291,7 +343,7 @@ mod tests {
             let ticket = Arc::new(budgets.enter_call(caller).unwrap());
             let sent = Ok::<_, Status>(Frame::data(message(LARGE_MESSAGE as u32 + 1).into()));
             let stream = futures_util::stream::iter([sent]);
-            let limits = RequestLimits::new(MAX_LARGE_REQUEST, Shape::Unary);
+            let limits = RequestLimits::new(MAX_LARGE_REQUEST, None, Shape::Unary);
             charge(Body::new(StreamBody::new(stream)), &ticket, limits)
         };
         let (mut first, mut second, mut other) = (body("a"), body("a"), body("b"));
@@ -306,8 +358,11 @@ mod tests {
     fn message_is_refused_by_its_prefix() {
         let sent = [message(9), message(10)].concat();
         let mut found = Message::default();
-        assert_eq!(found.receive(&sent[..14 + PREFIX_BYTES - 1], 9), Ok(9));
-        assert_eq!(found.receive(&sent[14 + PREFIX_BYTES - 1..][..1], 9), Err(TooLarge(10)));
+        assert_eq!(found.receive(&sent[..14 + PREFIX_BYTES - 1], limits(9)), Ok(9));
+        assert_eq!(
+            found.receive(&sent[14 + PREFIX_BYTES - 1..][..1], limits(9)),
+            Err(Refused::TooLarge(10))
+        );
     }
 
     /// A request of which these frames come, and then nothing, and its timeout.
@@ -315,7 +370,7 @@ mod tests {
         let frames = frames.into_iter().map(|data| Ok::<_, Status>(Frame::data(data)));
         let stream = futures_util::stream::iter(frames).chain(futures_util::stream::pending());
         let ticket = CallerBudgets::new(Quota::default()).enter_call("a").unwrap();
-        let limits = RequestLimits { max_message: 9, timeout };
+        let limits = RequestLimits { timeout, ..limits(9) };
         ChargedRequest::new(Body::new(StreamBody::new(stream)), Arc::new(ticket), limits)
     }
 
@@ -345,7 +400,7 @@ mod tests {
             assert_eq!(body.idle.is_none(), restarted);
         }
         assert!(body.frame().now_or_never().is_none() && body.idle.is_some());
-        let mut idle = stalled(vec![], RequestLimits::new(9, Shape::BidiStream).timeout);
+        let mut idle = stalled(vec![], RequestLimits::new(9, None, Shape::BidiStream).timeout);
         assert!(idle.frame().now_or_never().is_none() && idle.idle.is_none());
     }
 }

@@ -76,17 +76,38 @@ impl Observer {
     pub(in crate::supervisor) async fn load(&mut self) {
         if let Some((archived, record, known)) = self.wanted() {
             let (archives, from_seq) = (Arc::clone(&self.archives), self.next_seq());
-            let load = move || archives.load(&record, from_seq, known);
+            let ahead = self.read_ahead_bytes();
+            let load = move || archives.load(&record, from_seq, known, ahead);
             let file = self.workers.run(load).await.unwrap_or_else(|_| Archive::empty());
             self.filed = Some((archived, Arc::new(file)));
         }
+    }
+
+    /// Bytes that are read of a file in advance: a stream keeps them while its client does not read.
+    fn read_ahead_bytes(&self) -> usize {
+        let is_call = self.ticket.is_call();
+        Archive::ahead_within(if is_call { usize::MAX } else { self.ticket.stream_room() })
+    }
+
+    /// Frees what a stream has read from a file in advance, unless its caller's streams have room for it.
+    /// False: it was freed.
+    pub fn keep_window(&mut self) -> bool {
+        let Some((archived, file)) = &self.filed else { return true };
+        if self.ticket.keep_read_ahead(file.memory()) {
+            return true;
+        }
+        self.left_window = Some((*archived, file.place()));
+        self.filed = None;
+        false
     }
 
     /// What is to be read of a file, whose it is, and where in it one was already.
     fn wanted(&self) -> Option<(Archived, Arc<Record>, Option<Place>)> {
         let archived = self.unread()?;
         let record = Arc::clone(&self.seen.borrow().record);
-        Some((archived, record, self.window(archived).map(Archive::place)))
+        let left = self.left_window.filter(|(known, _)| *known == archived);
+        let place = self.window(archived).map(Archive::place).or(left.map(|(_, place)| place));
+        Some((archived, record, place))
     }
 
     /// The file that has what comes next, if that was not read yet.
@@ -130,7 +151,7 @@ impl Observer {
         while self.wants_more(&batch, max_bytes)
             && let Some((archived, record, known)) = self.wanted()
         {
-            let file = self.archives.load(&record, self.next_seq(), known);
+            let file = self.archives.load(&record, self.next_seq(), known, self.read_ahead_bytes());
             self.filed = Some((archived, Arc::new(file)));
             if !self.read_more(&mut batch, max_bytes) {
                 break;

@@ -13,6 +13,7 @@ use crate::process::{Archived, Cause, Life, Phase, Record, Started, StructuredOu
 use crate::store::Change;
 use crate::supervisor::effects::{Action, Effects};
 use crate::supervisor::orphans::{self, About};
+use crate::supervisor::queue::Waiter;
 use crate::supervisor::recovery::{Fate, Found, reconcile};
 use crate::supervisor::registry::Held;
 
@@ -43,7 +44,7 @@ impl State {
             what: held,
         });
         let Left { mut outputs, saved } = left;
-        let (fates, strays) = reconcile(records, found.collect(), self.is_new_keeper);
+        let (fates, strays) = reconcile(records, found.collect(), &self.keeper);
         for (mut record, fate) in fates {
             let id = Arc::clone(&record.id);
             // After a boot the clock begins anew: what lies ahead of it was before.
@@ -130,9 +131,8 @@ impl State {
     }
 
     fn take_queued(&mut self, record: Record, outdated: Option<Held>, then: &mut Effects) {
-        let (id, spec) = (Arc::clone(&record.id), Arc::clone(&record.spec));
         let Phase::Queued { ticket } = record.phase else { return };
-        let place = self.queues.wait(&spec.queue, ticket, &id, spec.bytes());
+        let place = self.queues.wait(&record.spec.queue, ticket, Waiter::new(&record));
         self.usage.linger(ring(outdated.as_ref()).as_ref());
         let slot = self.take(record, Life::Queued, None, then);
         (slot.place, slot.outdated) = (Some(place), outdated);

@@ -12,6 +12,7 @@ use crate::supervisor::effects::{
     Action, Before, Beginning, Begun, Effects, Killed, Receiver, Reply,
 };
 use crate::supervisor::error::Error;
+use crate::supervisor::queue::Waiter;
 use crate::supervisor::seeing::reaches;
 
 impl State {
@@ -82,6 +83,7 @@ impl State {
             restarts: Restarts::default(),
             create_time: now.wall,
             unkillable: Vec::new(),
+            keeper: None,
             phase: Phase::Starting,
         });
         self.next_birth += 1;
@@ -95,12 +97,12 @@ impl State {
 
     /// Whether a caller may begin one like this; if so, its start is counted.
     fn admit_start(&mut self, caller: &Caller, spec: &Spec, now: Now) -> Result<(), Error> {
-        self.may_begin(spec)?;
+        self.may_begin(caller, spec)?;
         self.usage.admit(&caller.name, spec, now.moment)
     }
 
     /// Why one like this cannot begin now, or wait for its turn.
-    fn may_begin(&self, spec: &Spec) -> Result<(), Error> {
+    fn may_begin(&self, caller: &Caller, spec: &Spec) -> Result<(), Error> {
         if self.shutting_down {
             return Err(Error::ShuttingDown);
         }
@@ -112,8 +114,7 @@ impl State {
         {
             return Err(Error::ServiceRunning { service: key.0, id: id.to_string() });
         }
-        let takes = self.queues.takes(&spec.queue, spec.bytes());
-        if takes { Ok(()) } else { Err(Error::TooManyProcesses) }
+        self.queues.check(&caller.name, &spec.queue, spec.bytes())
     }
 
     /// Counts a new or a renewed process among the living, and has it started, or lets it wait.
@@ -135,7 +136,7 @@ impl State {
         let change = if new { Change::Insert } else { Change::Update };
         if self.queues.may_begin(&queue) {
             self.queues.begin(&queue);
-            slot.begins(now.moment);
+            slot.begins(self.keeper.id(), now.moment);
             slot.waiting.starts.push(starter);
             then.changes.push(change(Arc::clone(&slot.record)));
             return self.spawn(id, then);
@@ -143,7 +144,7 @@ impl State {
         let ticket = self.next_event;
         slot.life = Life::Queued;
         slot.set_phase(Phase::Queued { ticket });
-        slot.place = Some(self.queues.wait(&queue, ticket, id, slot.record.spec.bytes()));
+        slot.place = Some(self.queues.wait(&queue, ticket, Waiter::new(&slot.record)));
         then.changes.push(change(Arc::clone(&slot.record)));
         then.actions.push(Action::Publish(Arc::clone(&slot.entry), slot.seen()));
         tell(Kind::Queued, slot, &mut self.next_event, now, then);

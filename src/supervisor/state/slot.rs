@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::{ServiceKey, Starter};
 use crate::process::lifecycle::{Ask, Ended, Running, after};
 use crate::process::{
-    Cause, Descendant, End, Kind, Life, Moment, Phase, Policy, Printed, Record, Spec, Started,
-    StructuredOutput, Unkillable,
+    Cause, Descendant, End, KeeperId, Kind, Life, Moment, Phase, Policy, Printed, Record, Spec,
+    Started, StructuredOutput, Unkillable,
 };
 use crate::store::Change;
 use crate::supervisor::effects::{Action, Effects, Killed, Reply};
@@ -102,11 +102,12 @@ impl Slot {
     pub(super) fn begun(&mut self, started: Started) {
         let ready = self.record.spec.readiness.is_none().then_some(started.time);
         self.started = Some(Started { ready, ..started });
-        self.change(|record| record.printing = record.launch);
+        self.change(|record| (record.printing, record.keeper) = (record.launch, None));
     }
 
-    /// It is about to be started: of a service that is counted.
-    pub(super) fn begins(&mut self, now: Moment) {
+    /// A keeper is about to be asked to start it. Starts of a service are counted.
+    pub(super) fn begins(&mut self, keeper: Option<&KeeperId>, now: Moment) {
+        self.change(|record| record.keeper = keeper.cloned());
         if let Some(restart) = self.record.spec.service.as_ref().map(|service| service.restart) {
             self.change(|record| record.restarts.starting(&restart, now));
         }
@@ -257,6 +258,9 @@ impl Waiting {
     }
 }
 
+/// Bytes of what is said of an end: it may repeat arguments or a path, and every event has it.
+const MAX_DETAIL_BYTES: usize = 4 << 10;
+
 /// How a process ended, for its record.
 pub(super) fn end(slot: &mut Slot, ended: Ended, wall: u64) -> End {
     let Ended { cause, exit, reached: _, unkillable: _, mut detail, for_good: _ } = ended;
@@ -281,7 +285,12 @@ pub(super) fn end(slot: &mut Slot, ended: Ended, wall: u64) -> End {
     let memory =
         exit.as_ref().and_then(|exit| want_of_memory(&slot.record.spec.limits, cause, exit));
     let said = (!detail.is_empty()).then_some(detail);
-    let detail = said.into_iter().chain(memory).collect::<Vec<_>>().join(": ");
+    let mut detail = said.into_iter().chain(memory).collect::<Vec<_>>().join(": ");
+    let mut end = detail.len().min(MAX_DETAIL_BYTES);
+    while !detail.is_char_boundary(end) {
+        end -= 1;
+    }
+    detail.truncate(end);
     End {
         cause,
         time: exit.as_ref().map_or(wall, |exit| exit.time),

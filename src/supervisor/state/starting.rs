@@ -41,7 +41,7 @@ impl State {
             record.unkillable = Vec::new();
             record.phase = Phase::Starting;
         });
-        slot.begins(now.moment);
+        slot.begins(self.keeper.id(), now.moment);
         then.changes.push(Change::Update(Arc::clone(&slot.record)));
         then.actions.push(Action::Publish(Arc::clone(&slot.entry), slot.seen()));
         self.spawn(id, then);

@@ -3,6 +3,8 @@
 //! Owns what one who follows has seen and not yet been shown: a line under way and what may stand
 //! around a match, both bounded. With a tail it begins with the last lines that are there.
 
+use bytes::Bytes;
+
 use super::{Look, wanted};
 use crate::process::AnyOf;
 use crate::supervisor::error::Error;
@@ -16,6 +18,15 @@ pub enum Sight {
     Gap(Gap),
     /// Output.
     Chunk(Chunk),
+}
+
+impl Sight {
+    /// Copies the output out of the file's window that it was read with, which can then be freed.
+    pub fn detach(&mut self) {
+        if let Sight::Chunk(chunk) = self {
+            chunk.data = Bytes::copy_from_slice(&chunk.data);
+        }
+    }
 }
 
 /// A view of what is being printed.

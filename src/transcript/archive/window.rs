@@ -8,13 +8,13 @@ use std::io;
 
 use bytes::Bytes;
 
-use super::{Beginning, HEAD, Header, Mark, head, next_block, next_frame};
+use super::{Beginning, FRAME, HEAD, Header, LARGEST, Mark, head, next_block, next_frame};
 use crate::transcript::reader::{Batch, COST};
 use crate::transcript::{Chunk, Gap};
 
 /// Bytes of blocks that a window has from the place on that it is for: few enough that many can
 /// be held, and so many that what is read in one go rarely takes more than two.
-const AHEAD: u64 = 1 << 20;
+const AHEAD: usize = 1 << 20;
 
 /// Bytes of blocks that it has before that place. Whoever begins there may look back, to see in
 /// what line it is: a view does for 64 KiB at most, which begin in a chunk of as much.
@@ -75,15 +75,28 @@ impl Archive {
     /// Reads what is whole around a place. Of the same file a place in it may be known already
     /// that is nearer than its beginning. None: not even the beginning is whole.
     pub fn read(source: &impl Source, from: From, known: Option<Place>) -> Option<Archive> {
+        Archive::read_ahead(source, from, known, AHEAD)
+    }
+
+    /// The same with so many bytes of blocks from the place on that it is for, and a block more.
+    pub fn read_ahead(
+        source: &impl Source,
+        from: From,
+        known: Option<Place>,
+        ahead: usize,
+    ) -> Option<Archive> {
         let (beginning, checksum) = head(&bytes_at(source, 0, HEAD))?;
         let Beginning { first_seq: seq, dropped_bytes: total_bytes, .. } = beginning;
         let before = Mark { seq, total_bytes, offsets: [0; 3], checksum };
         let first = Place { at: HEAD as u64, before };
         let known = known.filter(|known| from.is_behind(&known.before));
-        let archive = Archive::window(source, beginning, from, known.unwrap_or(first));
+        let archive = Archive::window(source, beginning, (from, ahead), known.unwrap_or(first));
         // Another file may have taken its place, in which that was not known.
         let stale = known.is_some() && archive.rest == Rest::Torn;
-        Some(if stale { Archive::window(source, beginning, from, first) } else { archive })
+        Some(match stale {
+            true => Archive::window(source, beginning, (from, ahead), first),
+            false => archive,
+        })
     }
 
     /// The end of what is whole.
@@ -101,8 +114,13 @@ impl Archive {
         }
     }
 
-    fn window(source: &impl Source, beginning: Beginning, from: From, start: Place) -> Archive {
-        let Extent { place, until, more } = Extent::find(source, from, start);
+    fn window(
+        source: &impl Source,
+        beginning: Beginning,
+        (from, ahead): (From, usize),
+        start: Place,
+    ) -> Archive {
+        let Extent { place, until, more } = Extent::find(source, from, ahead, start);
         let blocks = bytes_at(source, place.at, (until - place.at) as usize);
         let (chunks, totals) = (Vec::new(), vec![place.before.total_bytes]);
         let (end, rest) = (place.before, Rest::Torn);
@@ -156,6 +174,18 @@ impl Archive {
     fn may_follow(&self, chunk: &Chunk) -> bool {
         let fits = chunk.offset.checked_add(chunk.data.len() as u64).is_some();
         (self.end.seq..u64::MAX).contains(&chunk.seq) && fits
+    }
+
+    /// How far a window is to read ahead so that it takes no more memory than this, or little more.
+    pub fn ahead_within(bytes: usize) -> usize {
+        let last_block = LARGEST;
+        bytes.saturating_sub(BEHIND as usize + last_block).min(AHEAD)
+    }
+
+    /// Bytes of memory that it takes.
+    pub fn memory(&self) -> usize {
+        let output = self.end.total_bytes.saturating_sub(self.place.before.total_bytes);
+        output as usize + self.chunks.len() * (size_of::<Chunk>() + size_of::<u64>() + FRAME)
     }
 
     /// Where the file begins.
@@ -264,7 +294,7 @@ struct Extent {
 impl Extent {
     /// Goes from header to header. Always has the block that has what is sought and the one after
     /// it, if there are such: a window covers what it is for.
-    fn find(source: &impl Source, from: From, start: Place) -> Extent {
+    fn find(source: &impl Source, from: From, ahead: usize, start: Place) -> Extent {
         let mut walk = Walk { source, next: start, stride: (0, Vec::new()) };
         // The blocks up to the one that is sought, as far as they belong to the window.
         let mut behind = VecDeque::new();
@@ -277,7 +307,7 @@ impl Extent {
                 while behind.front().is_some_and(|first| sought - first.at > BEHIND) {
                     behind.pop_front();
                 }
-            } else if place.at - sought >= AHEAD {
+            } else if place.at - sought >= ahead as u64 {
                 (more, walk.next.at) = (true, place.at);
                 break;
             }

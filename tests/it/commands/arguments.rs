@@ -67,6 +67,16 @@ fn no_unknown_word_suggests_a_command_that_changes_something() {
         assert_eq!(code, 2, "{said}");
         assert!(said.contains("'ps' lists processes"), "{said}");
     }
+    for (word, hint) in [
+        ("start", "'run' starts a command"),
+        ("exec", "'run' starts a command"),
+        ("tail", "'logs' shows output"),
+        ("cat", "'logs' shows output"),
+        ("version", "'--version' shows the version"),
+    ] {
+        let (code, said) = failed(procyard(&[word]));
+        assert!(code == 2 && said.contains(&format!("({hint})")), "{said}");
+    }
     for word in [
         "remove", "stpo", "instal", "kil", "upgrad", "rmm", "signa", "tokn", "reru", "stat",
         "lists",

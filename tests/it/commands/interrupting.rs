@@ -33,6 +33,75 @@ async fn one_that_waits_for_its_turn_is_canceled() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn queued_run_shows_its_position_and_ctrl_c_cancels_it() {
+    let service = TestService::start();
+    let mut client = service.client().await;
+    for id in ["first", "second"] {
+        begin(&mut client, id, in_queue("build", argv(&["sleep", "600"]))).await;
+    }
+    for (id, terminal) in [("pipes", &[][..]), ("terminal", &["-t"])] {
+        let run = [&["run", "--id", id, "--queue", "build"], terminal, &["--", "touch", "begun"]];
+        let mut tty = Tty::start(service.procyard(&run.concat()));
+        tty.expect("procyard: waiting in queue \"build\" at position 2; press ^C to cancel\r\n");
+        tty.type_in("typed before\x03");
+        assert_eq!(tty.ended(), 130, "{id}");
+        // A shell ends its loop only if the signal has ended the command.
+        assert_eq!(tty.child.wait().unwrap().signal(), Some(libc::SIGINT), "{id}");
+        let exit = get(&mut client, id).await.exit.unwrap();
+        assert_eq!(exit.cause(), pb::Cause::CanceledInQueue, "{id}");
+    }
+    assert!(!service.directory.path().join("begun").exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ctrl_c_reaches_a_terminal_that_has_left_its_queue() {
+    let service = TestService::start();
+    let mut client = service.client().await;
+    begin(&mut client, "first", in_queue("build", argv(&["sleep", "600"]))).await;
+    let line = "stty raw -echo; echo ready; head -c 2 | od -An -tx1";
+    let run = ["run", "-t", "--id", "p", "--queue", "build", "--shell", line];
+    let mut tty = Tty::start(service.procyard(&run));
+    tty.expect("at position 1;");
+    tty.type_in("a");
+    soon(client.kill(kill("first"))).await.unwrap();
+    tty.expect("ready");
+    tty.type_in("\x03");
+    // Both keys are input of the program, also the one that was typed before.
+    tty.expect("61 03");
+    assert_eq!(tty.ended(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn detaching_from_a_queued_process_says_that_it_waits() {
+    let service = TestService::start();
+    let mut client = service.client().await;
+    begin(&mut client, "first", in_queue("build", argv(&["sleep", "600"]))).await;
+    let run = ["run", "-t", "--id", "p", "--queue", "build", "--", "cat"];
+    for args in [&run[..], &["attach", "p"]] {
+        let mut tty = Tty::start(service.procyard(args));
+        tty.expect("at position 1");
+        tty.type_in("\x10\x11");
+        tty.expect("procyard: p still waits to start");
+        assert_eq!(tty.ended(), 0, "{args:?}");
+    }
+    assert_eq!(get(&mut client, "p").await.state(), pb::State::Queued);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn attach_to_a_queued_process_shows_its_position() {
+    let service = TestService::start();
+    let mut client = service.client().await;
+    for id in ["first", "p"] {
+        begin(&mut client, id, in_queue("build", argv(&["sleep", "600"]))).await;
+    }
+    let mut tty = Tty::start(service.procyard(&["attach", "p"]));
+    tty.expect("waiting in queue \"build\" at position 1\r\n");
+    tty.type_in("\x03");
+    assert_eq!(tty.ended(), 130);
+    assert_eq!(get(&mut client, "p").await.state(), pb::State::Queued);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_that_waits_for_its_restart_stays_ended() {
     let service = TestService::start();
     let mut client = service.client().await;

@@ -1,10 +1,13 @@
 //! `procyard ps`.
 
+use std::time::Duration;
+
 use futures_util::StreamExt;
 use procyard::grpc::pb;
 
 use super::{objects, printed};
 use crate::support::service::*;
+use crate::support::soon;
 use crate::support::tty::Tty;
 
 /// A service with one process that runs and two that have ended.
@@ -107,4 +110,40 @@ async fn on_a_terminal_states_have_colours_and_commands_end_where_it_does() {
     // Who reads a pipe wants all of it.
     let piped = printed(service.procyard(&["ps", "--all"]));
     assert!(piped.contains(&long) && !piped.contains('\x1b'), "{piped}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn services_show_their_name_and_their_restarts() {
+    let service = three().await;
+    let mut client = service.client().await;
+    let marker = service.directory.path().join("restarted").display().to_string();
+    let line = format!("[ -e {marker} ] && exec sleep 600; touch {marker}; exit 1");
+    begin(&mut client, "p", restarted(pb::restart::Policy::OnFailure, shell(&line))).await;
+    let plain = |args: &[&str]| {
+        let mut command = service.procyard(args);
+        command.env("NO_COLOR", "1");
+        let mut tty = Tty::start(command);
+        assert_eq!(tty.ended(), 0);
+        tty.all().replace('\r', "")
+    };
+    soon(async {
+        let is_restarted =
+            |process: &pb::Process| process.state() == pb::State::Running && process.restarts == 1;
+        while !is_restarted(&get(&mut client, "p").await) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    let table = plain(&["ps"]);
+    let lines: Vec<Vec<_>> = table.lines().map(|line| line.split("  ").collect()).collect();
+    let cells = |line: &[&str]| -> Vec<String> {
+        line.iter().map(|cell| cell.trim().to_owned()).filter(|cell| !cell.is_empty()).collect()
+    };
+    let heading = ["ID", "NAME", "STATE", "RESTARTS", "RAN", "OUTPUT", "COMMAND"];
+    assert_eq!(cells(&lines[0]), heading, "{table}");
+    assert_eq!(cells(&lines[1])[..4], ["p", "s", "running", "1"], "{table}");
+    assert_eq!(cells(&lines[2])[..4], ["lives", "a name", "running", "0"], "{table}");
+    // Without a process that has restarted there is no such column.
+    let table = plain(&["ps", "--name", "a name"]);
+    assert!(table.contains("lives") && !table.contains("RESTARTS"), "{table}");
 }

@@ -1,13 +1,14 @@
 //! A supervisor that the first command has started.
 
 use std::ffi::OsString;
-use std::os::unix::fs::chown;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use super::{Running, finished};
+use super::{Running, failed, finished};
 use crate::support::tty::Tty;
 use crate::support::{NOBODY, binary, is_root, skip};
 
@@ -116,4 +117,81 @@ fn run_fails_at_once_when_its_supervisor_listens_elsewhere() {
     let said = String::from_utf8(output.stderr).unwrap();
     let address = format!("unix://{}", home.0.path().join("run/procyard.sock").display());
     assert!(said.contains(&format!("set PROCYARD_SERVER to {address}")), "{said}");
+}
+
+/// A user who is neither root nor the one that runs the commands.
+const OTHER: u32 = 1;
+
+/// The uid that commands of a [`Home`] have.
+fn uid() -> u32 {
+    if is_root() { NOBODY } else { rustix::process::getuid().as_raw() }
+}
+
+/// A command without XDG directories whose HOME is this one, or unset.
+fn with_home(home: &Home, user_home: Option<&Path>, args: &[&str]) -> Command {
+    let mut command = command(home.0.path(), args);
+    command.env_remove("XDG_RUNTIME_DIR").env_remove("XDG_STATE_HOME").env_remove("HOME");
+    command.envs(user_home.map(|path| ("HOME", path))).env("TMPDIR", home.0.path());
+    command
+}
+
+#[test]
+fn unusable_home_directory_is_replaced_by_a_temporary_one() {
+    let Some(home) = Home::new() else { return skip("no other user can run the program") };
+    let read_only = home.0.path().join("read-only");
+    fs::create_dir(&read_only).unwrap();
+    fs::set_permissions(&read_only, fs::Permissions::from_mode(0o555)).unwrap();
+    let temporary = home.0.path().join(format!("procyard-{}", uid()));
+    for user_home in [Some(Path::new("/nonexistent")), Some(&read_only), None] {
+        let mut tty = Tty::start(with_home(&home, user_home, &["run", "--", "echo", "hi"]));
+        let socket = temporary.join("procyard.sock");
+        tty.expect(&format!("a supervisor now serves at unix://{}", socket.display()));
+        if user_home.is_some() {
+            let state = temporary.join("state");
+            tty.expect("cannot write to the home directory ");
+            tty.expect(&format!(": records are in {}; set XDG_STATE_HOME", state.display()));
+        }
+        tty.expect("hi");
+        assert_eq!(tty.ended(), 0);
+        assert!(temporary.join("state/procyard.log").exists());
+        assert_eq!(fs::metadata(&temporary).unwrap().mode() & 0o7777, 0o700);
+        assert!(finished(with_home(&home, user_home, &["stop"])).status.success());
+        fs::remove_dir_all(&temporary).unwrap();
+    }
+}
+
+#[test]
+fn planted_temporary_directory_is_not_used_for_state() {
+    let Some(home) = Home::new() else { return skip("no other user can run the program") };
+    if !is_root() {
+        return skip("to give a directory to another user needs root");
+    }
+    let planted = home.0.path().join(format!("procyard-{NOBODY}"));
+    fs::create_dir(&planted).unwrap();
+    fs::set_permissions(&planted, fs::Permissions::from_mode(0o777)).unwrap();
+    chown(&planted, Some(OTHER), Some(OTHER)).unwrap();
+    for args in [&["run", "--", "true"][..], &["serve"]] {
+        let mut command = with_home(&home, None, args);
+        command.env("XDG_RUNTIME_DIR", home.0.path().join("run"));
+        let (_, said) = failed(command);
+        let cause = format!("{} belongs to another user (uid {OTHER})", planted.display());
+        assert!(said.contains(&cause), "{said}");
+        assert!(said.contains("XDG_STATE_HOME") && said.contains("--state-dir"), "{said}");
+    }
+    assert_eq!(fs::read_dir(&planted).unwrap().count(), 0);
+}
+
+#[test]
+fn unwritable_state_directory_is_named_with_what_to_do() {
+    let Some(home) = Home::new() else { return skip("no other user can run the program") };
+    for args in [&["run", "--", "true"][..], &["serve"]] {
+        let mut command = command(home.0.path(), args);
+        command.env("XDG_STATE_HOME", "/nonexistent/state");
+        let mut tty = Tty::start(command);
+        tty.expect("cannot make /nonexistent");
+        tty.expect("Permission denied");
+        tty.expect("set XDG_STATE_HOME to a directory that you can write to");
+        tty.expect("--state-dir");
+        assert!([1, 125].contains(&tty.ended()));
+    }
 }

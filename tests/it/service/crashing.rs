@@ -6,6 +6,7 @@
 
 mod completing;
 mod ending;
+mod new_keeper;
 mod rerunning;
 mod starting;
 
@@ -152,13 +153,16 @@ impl World {
     /// nobody's to say: the answer may have been on its way.
     async fn crash<T>(&self, act: impl Future<Output = T>) -> Client {
         for (point, times) in &self.crash {
-            // All at once: the server may look at any time.
-            std::fs::write(self.path("arming"), times.to_string()).unwrap();
-            std::fs::rename(self.path("arming"), self.path("points").join(point.name())).unwrap();
+            self.arm(*point, *times);
         }
         let all = self.crash.len();
         let reached = until("every point was reached", || self.died().len() == all);
         soon(async { tokio::join!(act, reached) }).await;
+        self.next_server().await
+    }
+
+    /// A client of the server that comes after those that died of a point.
+    async fn next_server(&self) -> Client {
         until("the servers are dead", || !self.died().into_iter().any(alive)).await;
         let served = async {
             loop {
@@ -170,6 +174,13 @@ impl World {
             }
         };
         soon(served).await
+    }
+
+    /// Has a server end at the nth time that it comes to a point.
+    fn arm(&self, point: Point, times: u32) {
+        // All at once: the server may look at any time.
+        std::fs::write(self.path("arming"), times.to_string()).unwrap();
+        std::fs::rename(self.path("arming"), self.path("points").join(point.name())).unwrap();
     }
 
     /// The servers that died of a point.

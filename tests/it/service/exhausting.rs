@@ -13,7 +13,9 @@ use rustix::process::{Resource, getrlimit};
 use tonic::{Code, Status};
 
 use crate::support::service::*;
-use crate::support::{NOBODY, binary, full_volume, is_root, limit, possible, skip, soon, until};
+use crate::support::{
+    NOBODY, binary, full_volume, helpers, is_root, limit, possible, skip, soon, until,
+};
 
 /// Someone who must not notice anything.
 struct Neighbour {
@@ -107,7 +109,10 @@ fn unprivileged() -> Option<TestService> {
 
 /// How many processes and threads the user of keeper and server may have before they get none.
 fn limit_processes(service: &TestService, most: u64) {
-    for pid in [service.child.id().cast_signed(), service.server_pid()] {
+    let keeper = service.child.id();
+    let server = service.server_pid().cast_unsigned();
+    // A helper makes the processes, and has limits of its own.
+    for pid in helpers(keeper).into_iter().chain([keeper, server]) {
         let mut command = Command::new("prlimit");
         command.arg(format!("--pid={pid}")).arg(format!("--nproc={most}:"));
         if is_root() {

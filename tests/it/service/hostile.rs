@@ -2,11 +2,13 @@
 
 mod audit;
 mod budgets;
+mod cgroups;
 mod child_processes;
 mod connections;
 mod descriptors_in_flight;
 mod fairness;
 mod health;
+mod hung_file_system;
 mod keeper_killed;
 mod lost_store;
 mod memory;
@@ -21,12 +23,18 @@ mod sandbox_limits;
 mod sandbox_links;
 mod sandbox_reach;
 mod slow_exec;
+mod specs;
 mod state_directory;
 mod unkillable;
+mod unread_streams;
 
 use std::time::{Duration, Instant};
 
 use procyard::grpc::pb;
+use tonic::client::Grpc;
+use tonic::transport::Channel;
+use tonic::{Request, Response, Status, Streaming};
+use tonic_prost::ProstCodec;
 
 use crate::support::callers::TokenClient;
 use crate::support::service::Client;
@@ -36,21 +44,57 @@ use crate::support::{skip, soon};
 /// these tests are about would take much longer.
 const PROMPT: Duration = Duration::from_secs(5);
 
-/// Calls again and again while something else runs: the longest that a call took.
-async fn slowest_call_during<T>(
+/// A program whose structured output has 0.5 MiB of text and 2.5 MiB on the wire.
+const MANY_NUMBERS: &str =
+    "{ printf '[0'; yes ,0 | head -n 235999 | tr -d '\\n'; printf ']'; } >\"$PROCYARD_OUTPUT\"";
+
+/// An answer to a call of which only the headers were read.
+async fn unread_answer<Q, A>(
+    channel: Channel,
+    method: &str,
+    request: Q,
+) -> Result<Response<Streaming<A>>, Status>
+where
+    Q: prost::Message + 'static,
+    A: prost::Message + Default + 'static,
+{
+    let mut client = Grpc::new(channel);
+    client.ready().await.unwrap();
+    let codec: ProstCodec<Q, A> = ProstCodec::default();
+    let path = format!("/procyard.v1.ProcessService/{method}").parse().unwrap();
+    let answer = client.server_streaming(Request::new(request), path, codec).await?;
+    // A refusal is all headers.
+    match answer.metadata().get("grpc-status") {
+        Some(_) => Err(Status::from_header_map(&answer.metadata().clone().into_headers()).unwrap()),
+        None => Ok(answer),
+    }
+}
+
+/// The calls that a caller made while something else ran.
+struct CallsDuring {
+    slowest: Duration,
+    answered: usize,
+}
+
+/// Calls again and again while something else runs.
+async fn calls_during<T>(
     client: &mut TokenClient,
     other: impl Future<Output = T>,
-) -> (Duration, T) {
+) -> (CallsDuring, T) {
     let mut other = std::pin::pin!(other);
-    let mut slowest = Duration::ZERO;
+    let mut calls = CallsDuring { slowest: Duration::ZERO, answered: 0 };
     loop {
         let begin = Instant::now();
         let info = soon(client.get_server_info(pb::GetServerInfoRequest {}));
         tokio::select! {
             info = info => drop(info.unwrap()),
-            done = &mut other => return (slowest.max(begin.elapsed()), done),
+            done = &mut other => {
+                calls.slowest = calls.slowest.max(begin.elapsed());
+                return (calls, done);
+            }
         }
-        slowest = slowest.max(begin.elapsed());
+        calls.slowest = calls.slowest.max(begin.elapsed());
+        calls.answered += 1;
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

@@ -38,7 +38,7 @@ fn sets(json: &str) -> String {
 fn set(process: &pb::Process) -> Value {
     let output = process.output.clone().expect("it has set nothing");
     assert_eq!(output.error, "");
-    output.value.expect("neither value nor error")
+    output.value.expect("neither value nor error").to_value().unwrap()
 }
 
 /// Why what a process has set cannot be used.
@@ -221,7 +221,10 @@ async fn many_that_end_at_once_each_keep_their_own() {
             let process =
                 finish(&mut client, &format!("p{n}"), shell(&line)).await.process.unwrap();
             let expected = (n % 2 == 0).then(|| number(f64::from(n)));
-            assert_eq!(process.output.map(|output| output.value.unwrap()), expected);
+            assert_eq!(
+                process.output.map(|output| output.value.unwrap().to_value().unwrap()),
+                expected
+            );
         });
     }
     for run in runs.join_all().await {

@@ -68,7 +68,8 @@ async fn code_is_queued_run_read_killed_run_again_and_deleted() {
     // The result, stdout and stderr, each alone.
     let output = process.output.clone().unwrap();
     assert_eq!(output.error, "");
-    let Some(Kind::StructValue(value)) = output.value.unwrap().kind else { panic!("no object") };
+    let value = output.value.unwrap().to_value().unwrap();
+    let Some(Kind::StructValue(value)) = value.kind else { panic!("no object") };
     assert_eq!(value.fields["answer"].kind, Some(Kind::NumberValue(42.0)));
     assert_eq!(value.fields.len(), 2);
     assert_eq!(stream(&mut client, &id, pb::Stream::Stdout).await, "to stdout\n");

@@ -4,7 +4,7 @@
 //! kernel is asked where the child is, and rules are made for the directory that it stands in.
 
 use std::ffi::CStr;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 
 use super::super::fence::{
     Fence, LANDLOCK_ADD_RULE, LANDLOCK_CREATE_RULESET, LANDLOCK_RESTRICT_SELF, OF_A_FILE,
@@ -14,6 +14,12 @@ use crate::process::Files;
 
 /// Longest path that the kernel tells, with its NUL.
 const LONGEST: usize = 4096;
+
+/// What `statfs` writes, in words, of which the first is the kind of file system; and more than that.
+const STATFS_WORDS: usize = 32;
+
+/// The kinds of cgroup hierarchies: version 1 and 2.
+const CGROUP_MAGICS: [usize; 2] = [0x0027_e0eb, 0x6367_7270];
 
 /// A rule for what lies beneath a directory.
 const PATH_BENEATH: usize = 1;
@@ -56,15 +62,15 @@ fn not_put_up(errno: i32) -> Failure {
 
 /// Joins the namespaces of another process. Before anything else: its descriptor stays with the
 /// keeper.
-pub(super) fn join(order: &Order<'_>) -> Result<(), i32> {
-    let Some((pidfd, kinds)) = order.program.fence.join else { return Ok(()) };
-    let kinds = order.host.with_users(kinds);
-    call(libc::SYS_setns, [pidfd as usize, kinds as usize, 0, 0]).map(drop)
+pub(super) fn join(order: &Order) -> Result<(), i32> {
+    let Some((pidfd, kinds)) = &order.program.fence.join else { return Ok(()) };
+    let kinds = order.host.with_users(*kinds);
+    call(libc::SYS_setns, [pidfd.as_raw_fd() as usize, kinds as usize, 0, 0]).map(drop)
 }
 
 /// Makes the namespaces that it was born into fit to live in. Needs privileges, so before the change
 /// of user; and opens files, so before the limits.
-pub(super) fn settle(order: &Order<'_>) -> Result<(), i32> {
+pub(super) fn settle(order: &Order) -> Result<(), i32> {
     let kinds = order.host.with_users(order.program.fence.namespaces);
     if kinds & libc::CLONE_NEWUSER != 0 {
         let [users, groups] = &order.host.maps;
@@ -75,6 +81,7 @@ pub(super) fn settle(order: &Order<'_>) -> Result<(), i32> {
     }
     if kinds & libc::CLONE_NEWNS != 0 {
         mount(c"none", c"/", c"", libc::MS_REC | libc::MS_PRIVATE)?;
+        order.host.cgroup_mounts.iter().try_for_each(|point| protect_cgroups(point))?;
     }
     if kinds & libc::CLONE_NEWPID != 0 {
         let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
@@ -86,8 +93,27 @@ pub(super) fn settle(order: &Order<'_>) -> Result<(), i32> {
     Ok(())
 }
 
+/// Makes a mounted cgroup hierarchy read-only. A command may own the cgroups of the keeper, and could
+/// kill or freeze it there. In user namespaces that the command makes, the kernel locks the mount.
+fn protect_cgroups(point: &CStr) -> Result<(), i32> {
+    let mut found = [0_usize; STATFS_WORDS];
+    match call(libc::SYS_statfs, [point.as_ptr() as usize, found.as_mut_ptr() as usize, 0, 0]) {
+        Ok(_) => {}
+        // Unmounted since the keeper began, or out of reach for this user.
+        Err(libc::ENOENT | libc::ENOTDIR | libc::EACCES) => return Ok(()),
+        Err(errno) => return Err(errno),
+    }
+    // Another file system may be mounted above.
+    if !CGROUP_MAGICS.contains(&found[0]) {
+        return Ok(());
+    }
+    // The last three may be set and locked, and then cannot be cleared.
+    let flags = libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+    mount(c"none", point, c"", libc::MS_REMOUNT | libc::MS_BIND | flags)
+}
+
 /// Enters the working directory, checks where that is, and gives up what is to be given up.
-pub(super) fn enter(order: &Order<'_>) -> Result<(), Failure> {
+pub(super) fn enter(order: &Order) -> Result<(), Failure> {
     let fence = &order.program.fence;
     enter_one(order.program.cwd.as_deref(), fence, 0)?;
     if fence.no_new_privileges {
@@ -117,7 +143,7 @@ pub(super) fn enter(order: &Order<'_>) -> Result<(), Failure> {
 
 /// Lets it write single files, as far as they are there, and its own terminal, which it may want to
 /// open again by name.
-fn allow_single(order: &Order<'_>, ruleset: usize) -> Result<(), i32> {
+fn allow_single(order: &Order, ruleset: usize) -> Result<(), i32> {
     let rights = order.host.rights & OF_A_FILE;
     if order.plan.terminal {
         allow(ruleset, 0, rights)?;
@@ -138,7 +164,7 @@ fn allow_single(order: &Order<'_>, ruleset: usize) -> Result<(), i32> {
 
 /// Lets it write below where it is and below other directories, which are entered one after the
 /// other.
-fn allow_below(order: &Order<'_>, ruleset: usize) -> Result<(), Failure> {
+fn allow_below(order: &Order, ruleset: usize) -> Result<(), Failure> {
     let (fence, rights) = (&order.program.fence, order.host.rights);
     let here = open(c".").map_err(not_put_up)?;
     allow(ruleset, here, rights).map_err(not_put_up)?;

@@ -214,7 +214,7 @@ async fn a_fence_stands_on_terminals_for_scripts_in_each_run_and_after_the_serve
     };
     let answer = finish(&mut client, "s", script).await;
     assert_eq!(text(&answer.chunks, pb::Stream::Stdout), "no\n");
-    let set = answer.process.unwrap().output.unwrap().value.unwrap();
+    let set = answer.process.unwrap().output.unwrap().value.unwrap().to_value().unwrap();
     assert_eq!(set.kind, Some(prost_types::value::Kind::NumberValue(7.0)));
     service.kill_server();
     let mut client = service.client().await;

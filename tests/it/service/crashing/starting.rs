@@ -132,7 +132,7 @@ pub(super) async fn has_set(client: &mut Client, id: &str) {
     let exit = exit(&process);
     assert_eq!((exit.cause(), exit.code, process.run), (Cause::Exited, Some(3), 1));
     let output = process.output.expect("what it set is gone");
-    let list = pb_list(output.value.unwrap());
+    let list = pb_list(output.value.unwrap().to_value().unwrap());
     assert_eq!((list, output.error.as_str()), (vec![7.0], ""));
     assert_eq!(printed(client, id).await, "said\n");
     assert_eq!(story(client, id).await, [Kind::Started, Kind::Completed]);

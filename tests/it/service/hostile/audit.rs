@@ -163,3 +163,47 @@ async fn default_audit_file_is_not_required() {
     assert!(!refused.status.success());
     assert!(String::from_utf8_lossy(&refused.stderr).contains(&warning), "{refused:?}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_that_change_nothing_have_no_audit_lines() {
+    let directory = tempfile::tempdir().unwrap();
+    let audit = directory.path().join("changes");
+    let mut known = KnowingService::start_with(&[("op", "operator,owner=op")], |command| {
+        command.arg("--audit-file").arg(&audit);
+    })
+    .await;
+    let mut op = known.caller("op").await;
+    soon(op.start(run("over", shell("true")))).await.unwrap();
+    soon(op.start(start("live", with_stdin(shell("exec sleep 600"))))).await.unwrap();
+    let nobody = pb::Selector { owner: "op".into(), name: "none".into(), ..Default::default() };
+    let selected = pb::kill_request::Target::Selector(nobody);
+    let selected = pb::KillRequest { target: Some(selected), ..Default::default() };
+    let missing =
+        pb::DeleteRequest { id: "none".into(), allow_missing: true, ..Default::default() };
+    let empty = pb::WriteStdinRequest { id: "live".into(), ..Default::default() };
+    let ack = pb::ReadRequest { id: "live".into(), ack_seq: 1, ..Default::default() };
+    for _ in 0..20 {
+        soon(op.kill(selected.clone())).await.unwrap();
+        soon(op.kill(kill("over"))).await.unwrap();
+        soon(op.delete(missing.clone())).await.unwrap();
+        soon(op.write_stdin(empty.clone())).await.unwrap();
+        soon(op.read(ack.clone())).await.unwrap();
+        soon(op.start(run("over", shell("true")))).await.unwrap();
+    }
+    soon(op.kill(kill("live"))).await.unwrap();
+    known.service.stop();
+    known.service.child.wait().unwrap();
+    let changes = std::fs::read_to_string(&audit).unwrap();
+    let calls: Vec<_> = changes.lines().filter_map(|line| line.split_once("call=")).collect();
+    let calls: Vec<_> = calls.iter().filter_map(|(_, rest)| rest.split(' ').next()).collect();
+    assert_eq!(calls, [r#""Start""#, r#""Start""#, r#""Kill""#], "{changes}");
+    // All are counted.
+    let log = known.log();
+    let lines = log.lines().filter(|line| line.contains("token:op"));
+    let count = |line: &str| {
+        let summary =
+            line.split_once("changed nothing").and_then(|(_, rest)| rest.split_once("count="));
+        summary.map_or(1, |(_, rest)| rest.split(' ').next().unwrap().parse().unwrap())
+    };
+    assert_eq!(lines.map(count).sum::<usize>(), 3 + 6 * 20, "{log}");
+}

@@ -8,17 +8,18 @@ use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use procyard::grpc::pb;
 use procyard::grpc::pb::process_service_client::ProcessServiceClient;
+use tokio::net::UnixStream;
 use tokio::task::JoinSet;
 use tonic::body::Body;
-use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Request, Response, Status, Streaming};
+use tonic::{Code, Response, Status, Streaming};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
-use tonic_prost::ProstCodec;
 use tower::Service;
 
+use super::{MANY_NUMBERS, unread_answer};
 use crate::support::callers::KnowingService;
+use crate::support::http2;
 use crate::support::service::*;
 use crate::support::transcript::own_memory;
 use crate::support::{soon, until};
@@ -26,7 +27,7 @@ use crate::support::{soon, until};
 const MEBIBYTE: usize = 1 << 20;
 
 /// Which limit a call was refused by.
-fn limit(status: &Status) -> String {
+pub(super) fn limit(status: &Status) -> String {
     assert_eq!(
         (status.code(), reason(status)),
         (Code::ResourceExhausted, "TOO_MANY_CALLS".into()),
@@ -60,18 +61,9 @@ async fn unread(
     channel: Channel,
     id: &str,
 ) -> Result<Response<Streaming<pb::ReadResponse>>, Status> {
-    let mut client = Grpc::new(channel);
-    client.ready().await.unwrap();
     let view = pb::View { max_bytes: 3 << 20, ..Default::default() };
     let request = pb::ReadRequest { id: id.into(), view: Some(view), ..Default::default() };
-    let codec: ProstCodec<pb::ReadRequest, pb::ReadResponse> = ProstCodec::default();
-    let path = "/procyard.v1.ProcessService/Read".parse().unwrap();
-    let answer = client.server_streaming(Request::new(request), path, codec).await?;
-    // A refusal is all headers.
-    match answer.metadata().get("grpc-status") {
-        Some(_) => Err(Status::from_header_map(&answer.metadata().clone().into_headers()).unwrap()),
-        None => Ok(answer),
-    }
+    unread_answer(channel, "Read", request).await
 }
 
 /// Bytes of output of an answer that is read now.
@@ -106,6 +98,31 @@ async fn unread_answers_hold_no_more_than_the_budget() {
     assert!(lengths.iter().sum::<usize>() <= 8 * MEBIBYTE, "{lengths:?}");
     drop(soon(unread(channel, "p")).await.unwrap());
     assert_eq!(service.server_pid(), server);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unread_structured_outputs_hold_no_more_than_the_budget() {
+    let service = TestService::start_with(|command| {
+        command.args(["--caller-max-bytes", &(8 * MEBIBYTE).to_string()]);
+    });
+    let mut client = service.client().await;
+    finish(&mut client, "p", shell(MANY_NUMBERS)).await;
+    let server = service.server_pid();
+    let before = own_memory(server);
+    let channel = narrow(&service).await;
+    let gets = (0..40).map(|_| {
+        let request = pb::GetRequest { id: "p".into() };
+        unread_answer::<_, pb::GetResponse>(channel.clone(), "Get", request)
+    });
+    let answers = soon(join_all(gets)).await;
+    let (made, refused): (Vec<_>, Vec<_>) = answers.into_iter().partition(Result::is_ok);
+    // Three of 2.5 MiB fit into the budget.
+    assert!(made.len() == 3, "{} answers were made", made.len());
+    for status in refused {
+        assert_eq!(limit(&status.unwrap_err()), "held_bytes");
+    }
+    let grown = own_memory(server).saturating_sub(before);
+    assert!(grown < 40 * MEBIBYTE as u64, "{grown} bytes for a budget of 8 MiB");
 }
 
 /// A call whose request has 3 MiB and lacks the last byte. Returns how it was refused.
@@ -201,6 +218,34 @@ async fn caller_has_so_many_calls_and_others_are_not_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn caller_has_so_many_watches_and_others_are_not_refused() {
+    let known = KnowingService::start(&[("a", "viewer"), ("b", "viewer")]).await;
+    let (mut a, mut b) = (known.caller("a").await, known.caller("b").await);
+    let mut watches = Vec::new();
+    for _ in 0..255 {
+        watches.push(soon(a.watch(pb::WatchRequest::default())).await.unwrap());
+    }
+    let wake_on = Some(pb::Selector { name: "none".into(), ..Default::default() });
+    let sleep = pb::SleepRequest { duration: Some(millis(3_600_000)), ..Default::default() };
+    let waits = pb::SleepRequest { wake_on, ..sleep.clone() };
+    let waiting = soon(a.sleep(waits.clone())).await.unwrap();
+    let refused = [
+        soon(a.watch(pb::WatchRequest::default())).await.unwrap_err(),
+        soon(a.sleep(waits.clone())).await.unwrap_err(),
+    ];
+    for refused in refused {
+        assert_eq!(reason(&refused), "TOO_MANY_STREAMS");
+        let details = details(&refused);
+        assert_eq!(details.error_info().unwrap().metadata["limit"], "watches");
+    }
+    // A Sleep that no event ends is not counted, nor are those of another caller.
+    drop(soon(a.sleep(sleep)).await.unwrap());
+    drop(soon(b.watch(pb::WatchRequest::default())).await.unwrap());
+    drop(waiting);
+    soon(async { while a.watch(pb::WatchRequest::default()).await.is_err() {} }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn blocking_calls_share_a_fixed_number_of_threads() {
     let service = TestService::start();
     let mut client = service.client().await;
@@ -224,4 +269,77 @@ async fn blocking_calls_share_a_fixed_number_of_threads() {
 
 fn cpu_seconds(pid: i32) -> f64 {
     crate::support::cpu_ticks(pid.cast_unsigned()) as f64 / 100.0
+}
+
+/// Follow streams of processes on one connection, of which nothing is read.
+async fn unread_follows(service: &TestService, id: &str, count: u32) -> UnixStream {
+    let mut io = soon(UnixStream::connect(service.socket())).await.unwrap();
+    let request = pb::FollowRequest { id: id.into(), ..Default::default() };
+    let path = "/procyard.v1.ProcessService/Follow";
+    let calls = (0..count).map(|n| http2::call(2 * n + 1, "localhost", path, &request));
+    let sent: Vec<u8> = http2::hello().into_iter().chain(calls.flatten()).collect();
+    http2::send(&mut io, &sent).await;
+    io
+}
+
+/// Bytes that a follower reads until the process is followed to its newest output.
+async fn follow_bytes(client: &mut Client, id: &str, bytes: usize) {
+    let request = pb::FollowRequest { id: id.into(), ..Default::default() };
+    let mut stream = soon(client.follow(request)).await.unwrap().into_inner();
+    let mut read = 0;
+    while read < bytes {
+        let message = soon(stream.message()).await.unwrap().unwrap().message;
+        if let Some(pb::follow_response::Message::Chunk(chunk)) = message {
+            read += chunk.data.len();
+        }
+    }
+    assert_eq!(read, bytes);
+}
+
+/// Waits until a process does nothing any more.
+async fn idle(pid: i32) {
+    let ticks = || crate::support::cpu_ticks(pid.cast_unsigned());
+    let mut before = u64::MAX;
+    while before != ticks() {
+        before = ticks();
+        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unread_follows_hold_little_and_others_are_read() {
+    const OUTPUT: usize = 4 * MEBIBYTE;
+    const STREAMS: u32 = 400;
+    let service = TestService::start_with(|command| {
+        command.args(["--caller-max-bytes", &(16 * MEBIBYTE).to_string()]);
+    });
+    let mut client = service.client().await;
+    let print = format!("head -c {OUTPUT} /dev/zero | tr '\\0' a");
+    // The transcript of one is in memory, that of the other in a file.
+    begin(&mut client, "live", shell(&format!("{print}; exec sleep 600"))).await;
+    follow_bytes(&mut client, "live", OUTPUT).await;
+    finish(&mut client, "filed", shell(&print)).await;
+    let filed = || !is_empty(&service.directory.path().join("state/transcripts"));
+    until("the transcript is in a file", filed).await;
+    follow_bytes(&mut client, "filed", OUTPUT).await;
+    let server = service.server_pid();
+    for id in ["live", "filed"] {
+        let before = own_memory(server);
+        let mut unread = Vec::new();
+        for _ in 0..4 {
+            unread.push(unread_follows(&service, id, STREAMS / 4).await);
+        }
+        idle(server).await;
+        let grown = own_memory(server).saturating_sub(before);
+        // A chunk of 64 KiB and what its stream takes, for each, and the share of all.
+        let most = STREAMS as usize * (160 << 10) + 4 * MEBIBYTE;
+        assert!(grown < most as u64, "{id}: {grown} bytes for {STREAMS} streams");
+        follow_bytes(&mut client, "live", OUTPUT).await;
+        follow_bytes(&mut client, "filed", OUTPUT).await;
+    }
+    assert_eq!(service.server_pid(), server);
+}
+
+fn is_empty(directory: &std::path::Path) -> bool {
+    std::fs::read_dir(directory).map_or(true, |mut entries| entries.next().is_none())
 }

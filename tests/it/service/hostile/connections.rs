@@ -19,7 +19,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::support::callers::{KnowingService, listens_at};
 use crate::support::http2;
 use crate::support::service::*;
-use crate::support::{NOBODY, is_root, skip, until};
+use crate::support::{NOBODY, full_volume, is_root, skip, until};
 
 /// Calls that are made during a flood.
 const CALLS: usize = 5;
@@ -27,6 +27,20 @@ const CALLS: usize = 5;
 /// How long an admin may take to connect and call. Generous for a busy machine; in a flood that is not
 /// fended off it is for ever, or over TCP for a minute.
 const MAX_DELAY: Duration = Duration::from_secs(10);
+
+/// Connections of a flood: more than a service with [`FEW_FILES`] has places, as at full volume 5,000
+/// and 6,000 are more than 4,096.
+const FLOOD: usize = 400;
+
+/// Files that a service may have open, of which a quarter are places for connections of each kind.
+const FEW_FILES: u64 = 1000;
+
+/// Lets a service have so few files open.
+fn limit_files(command: &mut std::process::Command, files: u64) {
+    let few = Rlimit { current: Some(files), maximum: Some(files) };
+    // SAFETY: only a system call.
+    unsafe { command.pre_exec(move || Ok(setrlimit(Resource::Nofile, few)?)) };
+}
 
 /// Connections that a thread opens and keeps, and opens again when the server closes them. On each it
 /// says that it speaks HTTP/2, and makes no call.
@@ -88,12 +102,17 @@ fn is_closed(connection: &impl AsFd) -> bool {
     !matches!(received, Ok((1.., _)) | Err(Errno::AGAIN))
 }
 
-/// Whether so many files can be open in this process.
-fn can_open(files: u64) -> bool {
+/// The size of a flood, and the files that its service may have open, if this process can open so
+/// many connections.
+fn volume(full: usize) -> Option<(usize, u64)> {
+    let (size, files) = if full_volume() { (full, 16_384) } else { (FLOOD, FEW_FILES) };
     let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: Some(files), ..limit };
-    limit.current.is_none_or(|current| current >= files)
-        || setrlimit(Resource::Nofile, raised).is_ok()
+    // Other tests of this process have some open.
+    let needed = size as u64 + 2048;
+    let raised = Rlimit { current: Some(needed), ..limit };
+    let enough = limit.current.is_none_or(|current| current >= needed)
+        || setrlimit(Resource::Nofile, raised).is_ok();
+    enough.then_some((size, files))
 }
 
 /// A service on an abstract socket, which every user can reach.
@@ -143,30 +162,31 @@ async fn admin_is_served_during_a_flood_of_unix_connections() {
     if !is_root() {
         return skip("only root can connect as another user");
     }
-    if !can_open(8192) {
+    let Some((size, files)) = volume(5000) else {
         return skip("too few files can be open here");
-    }
-    let (service, address) = reachable(|_| {});
+    };
+    let (service, address) = reachable(|command| limit_files(command, files));
     service.client().await;
     let of_flood = address.clone();
-    let flood = Flood::start(5000, Some(NOBODY), move || UnixStream::connect_addr(&of_flood).ok());
-    flood.has_opened(5000).await;
+    let flood = Flood::start(size, Some(NOBODY), move || UnixStream::connect_addr(&of_flood).ok());
+    flood.has_opened(size).await;
     let slowest = slowest(|| call_as_admin(&address)).await;
     eprintln!("slowest call of an admin: {slowest:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn admin_is_served_during_a_flood_of_tcp_connections() {
-    if !can_open(8192) {
+    let Some((size, files)) = volume(6000) else {
         return skip("too few files can be open here");
-    }
-    let known = KnowingService::start(&[("root", "admin")]).await;
+    };
+    let callers = [("root", "admin")];
+    let known = KnowingService::start_with(&callers, |command| limit_files(command, files)).await;
     let address: SocketAddr = listens_at(&known.log_path()).await;
     known.caller("root").await;
-    let flood = Flood::start(6000, None, move || {
+    let flood = Flood::start(size, None, move || {
         TcpStream::connect_timeout(&address, Duration::from_millis(100)).ok()
     });
-    flood.has_opened(6000).await;
+    flood.has_opened(size).await;
     let call = async || {
         // A connection that is closed before its first call is opened again, as clients do.
         loop {
@@ -192,9 +212,7 @@ async fn greedy_caller_leaves_places_for_admins() {
     let (service, address) = reachable(|command| {
         command.arg("--grant").arg(format!("uid:{NOBODY}=viewer"));
         // A hundred places, of which a caller may keep a quarter.
-        let few = Rlimit { current: Some(400), maximum: Some(400) };
-        // SAFETY: only a system call.
-        unsafe { command.pre_exec(move || Ok(setrlimit(Resource::Nofile, few)?)) };
+        limit_files(command, 400);
     });
     service.client().await;
     let of_flood = address.clone();

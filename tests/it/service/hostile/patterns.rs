@@ -4,7 +4,7 @@ use futures_util::future::join_all;
 use procyard::grpc::pb;
 use tonic::Code;
 
-use super::{PROMPT, slowest_call_during};
+use super::{PROMPT, calls_during};
 use crate::support::callers::KnowingService;
 use crate::support::service::*;
 use crate::support::soon;
@@ -29,11 +29,11 @@ async fn regexes_for_a_missing_process_are_not_compiled() {
         let request = wait(if n % 2 == 0 { "missing" } else { "p" }, format!("{COSTLY}|{n}"));
         async move { refusal(eye.wait(request).await) }
     });
-    let (slowest, refused) = slowest_call_during(&mut ci, soon(join_all(waits))).await;
+    let (calls, refused) = calls_during(&mut ci, soon(join_all(waits))).await;
     for refused in refused {
         assert_eq!(refused, (Code::NotFound, "PROCESS_NOT_FOUND".into()));
     }
-    assert!(slowest < PROMPT, "{slowest:?}");
+    assert!(calls.slowest < PROMPT, "{:?}", calls.slowest);
     assert_eq!(known.service.server_pid(), server);
 }
 
@@ -44,11 +44,11 @@ async fn costly_regexes_leave_other_callers_served() {
     let (mut a, mut b) = (known.caller("a").await, known.caller("b").await);
     soon(a.start(start("p", argv(&["sleep", "600"])))).await.unwrap();
     let server = known.service.server_pid();
-    let waits = (0..200).map(|n| {
+    let waits = (0..60).map(|n| {
         let (mut a, request) = (a.clone(), wait("p", format!("{COSTLY}|{n}")));
         async move { a.wait(request).await.unwrap_err() }
     });
-    let (slowest, refused) = slowest_call_during(&mut b, soon(join_all(waits))).await;
+    let (calls, refused) = calls_during(&mut b, soon(join_all(waits))).await;
     for status in refused {
         assert_eq!(
             (status.code(), reason(&status)),
@@ -59,7 +59,9 @@ async fn costly_regexes_leave_other_callers_served() {
         assert_eq!(field.field, "wait.output.regex");
         assert!(field.description.contains("bytes of memory"), "{}", field.description);
     }
-    assert!(slowest < PROMPT, "{slowest:?}");
+    // One thread that compiled and served would serve after almost all.
+    assert!(calls.answered >= 5, "{} calls were answered meanwhile", calls.answered);
+    assert!(calls.slowest < PROMPT, "{:?}", calls.slowest);
     assert_eq!(known.service.server_pid(), server);
 }
 

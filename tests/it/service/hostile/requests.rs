@@ -4,7 +4,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
-use procyard::access::{Call, MAX_LARGE_REQUEST, MAX_REQUEST};
+use procyard::access::{Call, MAX_FIELDS, MAX_LARGE_REQUEST, MAX_REQUEST};
 use procyard::grpc::pb;
 use tokio::net::{TcpStream, UnixStream};
 use tonic::body::Body;
@@ -172,4 +172,44 @@ async fn large_frame_ends_a_connection_without_a_caller() {
         goaway = Some(frame).filter(|frame| frame.kind == http2::GOAWAY).or(goaway);
     }
     assert_eq!(goaway.expect("no GOAWAY came").payload[4..8], FRAME_SIZE_ERROR);
+}
+
+/// A Start whose spec is made of very many small fields.
+fn starts_of_many_fields() -> [pb::StartRequest; 3] {
+    let count = 300_000;
+    let pairs = || (0..count).map(|n| (format!("v{n}"), String::new())).collect();
+    let mut args = vec![String::new(); 1_500_000];
+    args[0] = "true".into();
+    let argv = pb::Argv { args, ..Default::default() };
+    let many_args = pb::Spec { program: Some(pb::spec::Program::Argv(argv)), ..Default::default() };
+    let env = Some(pb::Environment { set: pairs(), ..Default::default() });
+    let many_variables = pb::Spec { env, ..shell("true") };
+    let many_labels = pb::Spec { labels: pairs(), ..shell("true") };
+    [many_args, many_variables, many_labels].map(|spec| start("p", spec))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn request_of_too_many_fields_is_refused() {
+    let service = TestService::start();
+    let mut client = service.client().await;
+    for request in starts_of_many_fields() {
+        let refused = soon(client.start(request)).await.unwrap_err();
+        assert_eq!(refused.code(), Code::InvalidArgument, "{refused:?}");
+        assert_eq!(
+            (reason(&refused), bad_fields(&refused)),
+            ("INVALID_FIELD".into(), vec!["request".into()])
+        );
+        assert!(refused.message().contains(&format!("more than {MAX_FIELDS} fields")), "{refused}");
+    }
+    assert_eq!(list(&mut client).await, []);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sixty_thousand_arguments_are_delivered() {
+    let service = TestService::start();
+    let mut client = service.client().await;
+    let mut args = vec!["sh", "-c", "echo $#; echo ${60000}", "sh"];
+    args.resize(args.len() + 59_999, "a");
+    args.push("last");
+    assert_eq!(output_of(&mut client, argv(&args)).await, "60000\nlast\n");
 }

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -10,7 +11,7 @@ use procyard::grpc::pb;
 
 use crate::service::archiving::file;
 use crate::support::service::*;
-use crate::support::{SOON, alive, is_root, soon};
+use crate::support::{NOBODY, SOON, alive, is_root, skip, soon, until};
 
 /// All files below a directory with their contents; links are not followed.
 fn tree(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
@@ -339,4 +340,90 @@ async fn keeper_whose_state_directory_is_removed_keeps_its_processes() {
         fs::rename(state, state.with_extension("old")).unwrap();
     })
     .await;
+}
+
+/// A process of another user that poses as a keeper, ended when dropped: it has a file of that name
+/// open, and a child whose variables name a state directory. A setuid program can be the parent.
+struct FalseKeeper {
+    child: std::process::Child,
+    _directory: tempfile::TempDir,
+}
+
+impl FalseKeeper {
+    async fn start(state: &Path, program: &str) -> FalseKeeper {
+        let directory = tempfile::tempdir().unwrap();
+        chown(directory.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+        let (lock, ready) = (directory.path().join("keeper.lock"), directory.path().join("ready"));
+        let line = format!(
+            "exec 9>{}; (PROCYARD_ID=x PROCYARD_OUTPUT={}/outputs/x exec sh -c 'echo >{}; exec sleep 600') & \
+             exec {program}",
+            lock.display(),
+            state.display(),
+            ready.display(),
+        );
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", &line]).uid(NOBODY).gid(NOBODY).process_group(0);
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        until("its child runs", || ready.exists()).await;
+        FalseKeeper { child, _directory: directory }
+    }
+}
+
+impl Drop for FalseKeeper {
+    fn drop(&mut self) {
+        // SAFETY: a signal to the group of a child that was not waited for.
+        unsafe { libc::kill(-self.child.id().cast_signed(), libc::SIGKILL) };
+        let _ = self.child.kill();
+        self.child.wait().unwrap();
+    }
+}
+
+/// Starts the service again, which must not be refused.
+async fn start_again(service: &mut TestService) {
+    service.child = TestService::command(service.directory.path(), |_| {}).spawn().unwrap();
+    let socket = service.socket();
+    until("it serves", || {
+        assert_eq!(service.child.try_wait().unwrap(), None, "it was refused");
+        std::os::unix::net::UnixStream::connect(&socket).is_ok()
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_user_cannot_pose_as_the_keeper() {
+    if !is_root() {
+        return skip("only root starts processes of other users");
+    }
+    let mut service = TestService::start();
+    fs::set_permissions(service.directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    drop(service.client().await);
+    service.stop();
+    let state = service.directory.path().join("state");
+    let _other = FalseKeeper::start(&state, "sleep 600").await;
+    start_again(&mut service).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn setuid_program_of_another_user_is_no_keeper() {
+    if !is_root() {
+        return skip("only root makes a setuid program");
+    }
+    let mut service = TestService::start();
+    let directory = service.directory.path().to_owned();
+    fs::set_permissions(&directory, PermissionsExt::from_mode(0o755)).unwrap();
+    drop(service.client().await);
+    service.stop();
+    // Root's by its effective user id alone.
+    let program = directory.join("setuid-sleep");
+    let mut copy = std::process::Command::new("cp");
+    assert!(copy.arg("/usr/bin/sleep").arg(&program).status().unwrap().success());
+    fs::set_permissions(&program, PermissionsExt::from_mode(0o4755)).unwrap();
+    let program = format!("{} 600", program.display());
+    let other = FalseKeeper::start(&directory.join("state"), &program).await;
+    let status = || fs::read_to_string(format!("/proc/{}/status", other.child.id())).unwrap();
+    until("it runs", || status().starts_with("Name:\tsetuid-sleep")).await;
+    if !status().contains(&format!("\nUid:\t{NOBODY}\t0\t")) {
+        return skip("setuid programs do not work here");
+    }
+    start_again(&mut service).await;
 }
