@@ -432,6 +432,8 @@ pub(super) fn cpu_micros(pid: i32) -> Option<u64> {
 struct Stat {
     command: String,
     alive: bool,
+    /// It runs, or waits for a CPU.
+    runnable: bool,
     parent: i32,
     group: i32,
     session: i32,
@@ -455,9 +457,11 @@ impl Stat {
         let number = |n: usize| fields.get(n)?.parse().ok();
         // Without its main thread a program looks like a zombie, yet its other threads live.
         let threads: u32 = fields.get(17)?.parse().ok()?;
+        let state = *fields.first()?;
         Some(Stat {
             command,
-            alive: !matches!(*fields.first()?, "Z" | "X" | "x") || threads > 1,
+            alive: !matches!(state, "Z" | "X" | "x") || threads > 1,
+            runnable: state == "R",
             parent: number(1)?,
             group: number(2)?,
             session: number(3)?,

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use super::errands::reason;
-use super::input::{given, life};
+use super::input::Count;
 use super::line::{Call, Heard, Line};
 use super::{Session, waits, window};
 use crate::cli::client::is_lost;
@@ -44,7 +44,8 @@ impl Session {
         passed.into_iter().for_each(|seq| self.errands.acknowledge(seq));
         let process = attached.process.unwrap_or_default();
         self.waits = waits(&process);
-        self.input.resume(life(&process), &given(&process), self.manner.terminal);
+        let is_open = process.stdin.is_some_and(|stdin| stdin.open);
+        self.input.resume(Count::of(&process), is_open, self.manner.terminal);
         self.runs = false;
         self.show_queue(&process);
         if !self.waits {

@@ -4,10 +4,11 @@
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use super::Session;
 use super::alarms::Due;
 use super::detach::Lookout;
+use super::input::Count;
 use super::manner::Left;
-use super::{Session, input};
 use crate::grpc::pb;
 
 /// The byte that ^C is in raw mode.
@@ -77,7 +78,7 @@ impl Session {
         let counts = calls == self.calls && self.line.is_open();
         if let Some(process) = process.filter(|_| counts) {
             let much = self.input.is_much();
-            self.input.settle(input::life(process), input::given(process).accepted_bytes);
+            self.input.settle(Count::of(process));
             if !self.input.is_unsettled() || much && !self.input.is_much() {
                 self.alarms.arrived();
             }

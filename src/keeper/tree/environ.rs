@@ -10,8 +10,9 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use super::Stat;
 use crate::keeper::helper::{self, Helper, Job};
 use crate::keeper::raw;
 
@@ -21,6 +22,8 @@ const MAX_ENVIRON_SEARCHED: usize = 128 << 10;
 
 /// How long the keeper waits for a helper to read an environment. Most take a tenth of a millisecond.
 const READ_TIMEOUT: Duration = Duration::from_millis(5);
+/// How long the keeper waits for a helper that has no CPU to read with: others have the CPUs.
+const CPU_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Most helpers that read environments. Each but one is stuck: what they do not read is not known.
 const MAX_READERS: usize = 8;
@@ -77,7 +80,8 @@ impl EnvironReader {
     }
 
     /// Reads the environment of a process, which its pid and start time name. None: it cannot be
-    /// read now. Blocks for [`READ_TIMEOUT`] at most, and only once for a process that does not answer.
+    /// read now. Blocks for [`READ_TIMEOUT`] at most while the helper has a CPU, and only once for a
+    /// process that does not answer.
     pub(super) fn read(&mut self, process: (i32, u64)) -> Option<io::Result<Environment>> {
         let path = CString::new(format!("/proc/{}/environ", process.0)).ok()?;
         self.read_file(process, path)
@@ -90,7 +94,7 @@ impl EnvironReader {
         }
         let reader = self.idle_reader()?;
         reader.post(Rc::new(ReadFile::new(path)));
-        let (pid, is_done) = (reader.pid(), reader.wait(READ_TIMEOUT));
+        let (pid, is_done) = (reader.pid(), wait_for(reader));
         if !is_done {
             self.stuck.push((process, pid));
             return None;
@@ -121,6 +125,18 @@ impl EnvironReader {
         }
         self.readers.iter().find(|reader| is_idle(reader))
     }
+}
+
+/// Waits for a helper to read. False: the process that it reads keeps it waiting.
+fn wait_for(reader: &Helper<ReadFile>) -> bool {
+    let deadline = Instant::now() + CPU_TIMEOUT;
+    while !reader.wait(READ_TIMEOUT) {
+        let is_runnable = Stat::read(reader.pid()).is_some_and(|stat| stat.runnable);
+        if !is_runnable || Instant::now() >= deadline {
+            return false;
+        }
+    }
+    true
 }
 
 /// A file whose beginning a helper reads.
@@ -181,7 +197,6 @@ mod tests {
     use std::fs::OpenOptions;
     use std::io::Write;
     use std::os::unix::ffi::OsStrExt;
-    use std::time::Instant;
 
     use rustix::fs::{CWD, FileType, Mode, mknodat};
 
