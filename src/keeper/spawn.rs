@@ -41,8 +41,11 @@ pub(super) const COOKIE: &[u8] = b"PROCYARD_ID";
 /// given another environment.
 pub(super) const OUTPUT: &[u8] = b"PROCYARD_OUTPUT";
 
-/// How long a process may take until its exec. Most take a millisecond.
-const EXEC_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a process may take until its exec. Most take a millisecond; a slow disk, or a limit of CPU
+/// time, can make it seconds.
+const EXEC_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long it may take until it has its descriptors, since other starts wait for that.
+const DESCRIPTORS_TIMEOUT: Duration = Duration::from_secs(2);
 /// The same for the server, and for what the keeper tries before it begins. The keeper waits for these.
 const SERVER_EXEC_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a helper may take before another one makes the next start.
@@ -180,8 +183,7 @@ impl Spawner {
 
     /// When a start becomes slow or late, if none is over before; `waiting`: another start waits.
     pub(super) fn due(&self, waiting: bool) -> Option<Instant> {
-        let late =
-            self.begun().filter(|start| !start.abandoned).map(|start| start.since + EXEC_TIMEOUT);
+        let late = self.helpers.iter().filter_map(SpawnHelper::late_at);
         let slow = if self.slots_are_free() {
             self.begun().map(|start| start.since + SLOW_EXEC).max()
         } else {
@@ -366,9 +368,9 @@ impl Spawner {
             return Some(finished);
         }
         self.end_surplus();
-        let is_late = |start: &Begun| !start.abandoned && start.since.elapsed() >= EXEC_TIMEOUT;
+        let now = Instant::now();
         let mut helpers = self.helpers.iter_mut();
-        let late = helpers.find(|helper| helper.start.as_ref().is_some_and(is_late))?;
+        let late = helpers.find(|helper| helper.late_at().is_some_and(|at| at <= now))?;
         let (number, failed) = late.abandon()?;
         tracing::warn!("killed a process that took too long to execute its program");
         Some(Finished { number, result: Err(failed) })
@@ -431,6 +433,14 @@ impl SpawnHelper {
     /// The child that it has made for the start under way.
     fn child(&self) -> Option<i32> {
         self.helper.job().and_then(|spawn| spawn.pid())
+    }
+
+    /// When the start under way is late. None: there is none, or it was given up.
+    fn late_at(&self) -> Option<Instant> {
+        let start = self.start.as_ref().filter(|start| !start.abandoned)?;
+        let spawn = self.helper.job()?;
+        let has_descriptors = spawn.order.has_descriptors.load(Ordering::Acquire);
+        Some(start.since + if has_descriptors { EXEC_TIMEOUT } else { DESCRIPTORS_TIMEOUT })
     }
 
     /// Gives up a start: kills the child, whether or not that ends it soon. Its memory stays until
