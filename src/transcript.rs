@@ -5,7 +5,6 @@
 //! Never writes a ring: the keeper alone does (`keeper::ring`).
 
 pub mod archive;
-mod checksum;
 pub mod matcher;
 mod output_regex;
 pub mod reader;

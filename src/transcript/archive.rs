@@ -16,8 +16,8 @@
 mod window;
 
 use bytes::{Buf, BufMut, Bytes};
+use crc32c::crc32c_append;
 
-use super::checksum::crc32c;
 use super::ring::MAX_PAYLOAD;
 use super::{Chunk, Stream};
 
@@ -89,7 +89,7 @@ impl Encoder {
         out.put_u64_le(first_ever);
         out.put_u64_le(first_seq);
         out.put_u64_le(dropped_bytes);
-        let checksum = crc32c(0, &out);
+        let checksum = crc32c_append(0, &out);
         out.put_u32_le(checksum);
         let mark = Mark { seq: first_seq, total_bytes: dropped_bytes, offsets, checksum };
         Encoder { out, ..Encoder::go_on(mark) }
@@ -167,7 +167,7 @@ impl Encoder {
 
 /// The checksum of a block that goes on from another.
 fn chained(before: u32, length: &[u8], figures: &[u8], frames: &[u8]) -> u32 {
-    crc32c(crc32c(crc32c(before, length), figures), frames)
+    crc32c_append(crc32c_append(crc32c_append(before, length), figures), frames)
 }
 
 /// What a block begins with.
@@ -210,7 +210,7 @@ fn next_block(rest: &mut Bytes, before: u32) -> Option<(Header, Bytes)> {
 /// What a file begins with, and the checksum of that.
 fn head(head: &[u8]) -> Option<(Beginning, u32)> {
     let (head, mut sum) = head.get(..HEAD)?.split_at(HEAD - 4);
-    let checksum = crc32c(0, head);
+    let checksum = crc32c_append(0, head);
     let mut figures = head.strip_prefix(MAGIC)?;
     let beginning = Beginning {
         first_ever: figures.get_u64_le(),
@@ -242,7 +242,7 @@ fn next_frame(block: &mut Bytes) -> Option<Chunk> {
 pub(crate) fn set_checksums(file: &mut [u8]) {
     let Some((head, mut rest)) = file.split_at_mut_checked(HEAD) else { return };
     head[..MAGIC.len()].copy_from_slice(MAGIC);
-    let mut checksum = crc32c(0, &head[..HEAD - 4]);
+    let mut checksum = crc32c_append(0, &head[..HEAD - 4]);
     head[HEAD - 4..].copy_from_slice(&checksum.to_le_bytes());
     while let Some(header) = Header::read(rest) {
         let Some((block, behind)) = rest.split_at_mut_checked(HEADER + header.length) else {

@@ -299,3 +299,8 @@ proptest::proptest! {
         }
     }
 }
+
+#[test]
+fn checksums_are_crc_32c() {
+    assert_eq!(crc32c_append(0, b"123456789"), 0xe306_9283);
+}
