@@ -370,13 +370,11 @@ impl Supervisor {
     }
 
     /// A place in the transcript of a process.
-    pub async fn observe(&self, entry: Arc<Entry>, since: Option<u64>) -> Result<Observer, Error> {
+    pub fn observe(&self, entry: Arc<Entry>, since: Option<u64>) -> Result<Observer, Error> {
         let archives = Arc::clone(&self.parts.archives);
         let call = (self.workers.clone(), Arc::clone(&self.ticket));
         let stage = self.parts.stage.clone();
-        let mut observer = Observer::new(entry, archives, call, stage, since)?;
-        observer.load().await;
-        Ok(observer)
+        Observer::new(entry, archives, call, stage, since)
     }
 
     /// Types into a process.

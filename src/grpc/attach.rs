@@ -96,7 +96,7 @@ async fn begin_with(
         Some(since) => since,
         None => observable(&entry.seen()).next_seq,
     };
-    let observer = supervisor.observe(entry, Some(since)).await?;
+    let mut observer = supervisor.observe(entry, Some(since))?;
     // Before anything is changed: it fails if the caller's budget has no room.
     let process = Some(output::process_in_message(&supervisor, &observer.seen()).await?);
     if let Some(size) = size {
@@ -104,7 +104,7 @@ async fn begin_with(
     }
     let next_seq = since.max(observer.figures().first_seq);
     let attached = pb::Attached { process, next_seq };
-    let everything = LiveView::begin(&observer, View::default(), AnyOf::default()).await?;
+    let everything = LiveView::begin(&mut observer, View::default(), AnyOf::default()).await?;
     let following = Following::new(&supervisor, observer, everything, heartbeat);
     let obeying = Some(Obeying(tokio::spawn(obedient.obey_all(requests))));
     supervisor.ticket().has_changed();

@@ -51,11 +51,11 @@ pub(super) async fn follow(
     }
     let entry = supervisor.find(&id)?;
     supervisor.ticket().hold(view.compiled_bytes()).await?;
-    let observer = supervisor.observe(entry.clone(), since_seq).await?;
+    let mut observer = supervisor.observe(entry.clone(), since_seq)?;
     if let Some(seq) = ack_seq {
         output::acknowledge(supervisor, &entry, seq).await?;
     }
-    let view = LiveView::begin(&observer, view, streams).await?;
+    let view = LiveView::begin(&mut observer, view, streams).await?;
     let following = Following::new(supervisor, observer, view, heartbeat);
     Ok(stream::unfold(following, |mut following| async {
         let next = following.next().await?;
@@ -67,12 +67,10 @@ pub(super) async fn follow(
 impl Following {
     pub(super) fn new(
         supervisor: &Supervisor,
-        mut observer: Observer,
+        observer: Observer,
         view: LiveView,
         heartbeat: Duration,
     ) -> Following {
-        // HTTP may ask for nothing at all.
-        observer.keep_window();
         Following {
             supervisor: supervisor.clone(),
             follower: supervisor.follower_of(&observer),
@@ -152,9 +150,6 @@ impl Following {
         let something = batch.gap.is_some() || !batch.chunks.is_empty();
         // A new buffer each time: one who waits for news holds none.
         self.sights = self.view.see(batch, self.observer.next_seq()).await?.into();
-        if !self.observer.keep_window() {
-            self.sights.iter_mut().for_each(Sight::detach);
-        }
         if self.sights.is_empty() {
             // None of it is wanted: that is not to lag behind.
             self.follower.reached(self.observer.next_seq());

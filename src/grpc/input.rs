@@ -37,11 +37,11 @@ pub(super) async fn write(
     }
     let mut waited = None;
     if let Some(wait) = &wait {
-        let mut observer = supervisor.observe(entry.clone(), Some(since)).await?;
+        let mut observer = supervisor.observe(entry.clone(), Some(since))?;
         waited = Some(observer.wait(wait, QuietFrom::Now).await?);
     }
     let view = view.or(wait.map(|_| View::default()));
-    let shown = output::show(supervisor.observe(entry, Some(since)).await?, view).await?;
+    let shown = output::show(supervisor.observe(entry, Some(since))?, view).await?;
     Ok(pb::WriteStdinResponse {
         bytes_written: written,
         accepted_bytes: accepted,

@@ -50,14 +50,14 @@ pub(super) async fn show(
     let Started { begun: Begun { entry, existed }, wait, view } = started;
     let mut waited = None;
     if let Some(wait) = &wait {
-        let mut observer = supervisor.observe(entry.clone(), None).await?;
+        let mut observer = supervisor.observe(entry.clone(), None)?;
         waited = Some(observer.wait(wait, QuietFrom::FirstOutput).await?);
     }
     let view = view.or(wait.map(|_| View::default()));
     // From the beginning of the run, so that the answer has a gap for output which was dropped since.
     let seen = entry.seen();
     let since = observable(&seen).first_seq.min(seen.record.first_seq);
-    let observer = supervisor.observe(entry, Some(since)).await?;
+    let observer = supervisor.observe(entry, Some(since))?;
     let shown = output::show(observer, view).await?;
     Ok(pb::StartResponse {
         process: Some(output::process(supervisor, &shown.seen).await?),

@@ -120,7 +120,7 @@ pub(super) async fn read(
     }
     let entry = supervisor.find(&id)?;
     supervisor.ticket().hold(view.compiled_bytes()).await?;
-    let mut observer = supervisor.observe(entry.clone(), since_seq).await?;
+    let mut observer = supervisor.observe(entry.clone(), since_seq)?;
     if let Some(seq) = ack_seq {
         acknowledge(supervisor, &entry, seq).await?;
     }
@@ -147,10 +147,11 @@ pub(super) async fn wait(
     let WaitOrder { id, wait, since_seq, view } = order;
     let entry = supervisor.find(&id)?;
     hold_regexes(supervisor, Some(&wait), view.as_ref()).await?;
-    let mut observer = supervisor.observe(entry.clone(), since_seq).await?;
-    let since = observer.since_seq();
-    let waited = observer.wait(&wait, QuietFrom::Now).await?;
-    let shown = show(supervisor.observe(entry, Some(since)).await?, view).await?;
+    let (since, waited) = {
+        let mut observer = supervisor.observe(entry.clone(), since_seq)?;
+        (observer.since_seq(), observer.wait(&wait, QuietFrom::Now).await?)
+    };
+    let shown = show(supervisor.observe(entry, Some(since))?, view).await?;
     Ok(pb::WaitResponse {
         process: Some(process(supervisor, &shown.seen).await?),
         wait: Some(to_proto::waited(waited)),

@@ -236,7 +236,8 @@ impl CallTicket {
         drop(held.permit.as_mut().and_then(|permit| permit.split(unused)));
     }
 
-    /// Bytes that this stream may hold at present of output that was not sent.
+    /// Bytes that this stream may hold at present of output that was not sent, and that it or this call may
+    /// read from a file in advance.
     pub fn stream_room(&self) -> usize {
         self.output.room()
     }
@@ -256,7 +257,7 @@ impl CallTicket {
         self.output.sent(bytes);
     }
 
-    /// This stream keeps so many bytes that it has read from a file in advance. False: it may not.
+    /// This call or stream keeps so many bytes that it has read from a file in advance. False: it may not.
     pub(super) fn keep_read_ahead(&self, bytes: usize) -> bool {
         self.output.keep_read_ahead(bytes)
     }

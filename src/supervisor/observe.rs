@@ -196,10 +196,9 @@ impl Observer {
             return Err(Error::ShuttingDown);
         }
         if self.unread().is_some() {
-            self.load().await;
             return Ok(());
         }
-        let followed = &mut self.followed;
+        let Observer { followed, seen, stage, .. } = self;
         let output = async {
             match followed {
                 Some(followed) => {
@@ -214,18 +213,9 @@ impl Observer {
         tokio::select! {
             // The last news comes before the end of the service.
             biased;
-            () = output => {}
-            changed = self.seen.changed() => {
-                let removed = self.seen.borrow().removed;
-                if changed.is_err() || removed && self.seen.borrow().record.end().is_none() {
-                    return Err(Error::NotFound(self.seen.borrow().record.id.to_string()));
-                }
-            }
-            _ = self.stage.wait_for(|stage| *stage >= Stage::AllOver) => {
-                return Err(Error::ShuttingDown);
-            }
+            () = output => Ok(()),
+            changed = record_changed(seen, stage) => changed,
         }
-        Ok(())
     }
 
     /// Waits for what was asked. The end of the process always wakes.
@@ -251,7 +241,7 @@ impl Observer {
 
     async fn wait_exit(&mut self) -> Result<Waited, Error> {
         while self.seen.borrow_and_update().record.end().is_none() {
-            self.changed().await?;
+            record_changed(&mut self.seen, &mut self.stage).await?;
         }
         Ok(Waited::MET)
     }
@@ -265,7 +255,7 @@ impl Observer {
             if record.end().is_some() {
                 return Ok(Waited::ENDED);
             }
-            self.changed().await?;
+            record_changed(&mut self.seen, &mut self.stage).await?;
         }
     }
 
@@ -321,6 +311,25 @@ impl Observer {
                 }
             }
         }
+    }
+}
+
+/// Waits for news of a process other than its output.
+async fn record_changed(
+    seen: &mut watch::Receiver<Seen>,
+    stage: &mut watch::Receiver<Stage>,
+) -> Result<(), Error> {
+    tokio::select! {
+        // The last news comes before the end of the service.
+        biased;
+        changed = seen.changed() => {
+            let now = seen.borrow();
+            match changed.is_err() || now.removed && now.record.end().is_none() {
+                true => Err(Error::NotFound(now.record.id.to_string())),
+                false => Ok(()),
+            }
+        }
+        _ = stage.wait_for(|stage| *stage >= Stage::AllOver) => Err(Error::ShuttingDown),
     }
 }
 

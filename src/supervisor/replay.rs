@@ -55,7 +55,7 @@ impl Supervisor {
         let _turn = self.ticket.screen_turn().await?;
         self.ticket.hold(SCREEN_BYTES).await?;
         let _permit = SCREENS.acquire().await.map_err(|_| Error::ShuttingDown)?;
-        let observer = self.observe_launch(entry).await?;
+        let observer = self.observe_launch(entry)?;
         let workers = observer.workers().clone();
         let Some(playback) = Playback::new(observer, entry) else {
             return Err(Error::NotATerminal(entry.seen().record.id.to_string()));
@@ -64,9 +64,9 @@ impl Supervisor {
     }
 
     /// The output of a process from its launch on, which has a terminal of its own.
-    async fn observe_launch(&self, entry: &Arc<Entry>) -> Result<Observer, Error> {
+    fn observe_launch(&self, entry: &Arc<Entry>) -> Result<Observer, Error> {
         let first_seq = entry.seen().record.first_seq;
-        self.observe(Arc::clone(entry), Some(first_seq)).await
+        self.observe(Arc::clone(entry), Some(first_seq))
     }
 }
 
@@ -182,7 +182,7 @@ impl Typist {
         let looked = match self.looked.take().filter(|looked| looked.launch == launch) {
             Some(looked) => looked,
             None => {
-                let observer = self.supervisor.observe_launch(&self.entry).await?;
+                let observer = self.supervisor.observe_launch(&self.entry)?;
                 Looked { launch, observer, mode: CursorMode::default() }
             }
         };

@@ -184,13 +184,13 @@ struct Look {
 impl Look {
     /// Tells a view what goes on at its place.
     async fn begin(
-        observer: &Observer,
+        observer: &mut Observer,
         viewer: Viewer,
         view: &View,
         streams: &AnyOf<Stream>,
     ) -> Result<Look, Error> {
         let since = observer.next_seq();
-        let before = observer.look_back(view.looks_back());
+        let before = observer.look_back(view.looks_back()).await;
         let workers = observer.workers().clone();
         let (gap, end, has_taken, taken, held) = (None, None, false, 0, 0);
         let look = Look { viewer, workers, since, gap, end, has_taken, taken, held };

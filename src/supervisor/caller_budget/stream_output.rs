@@ -1,4 +1,5 @@
-//! What the streams of one caller hold of output that was not sent yet.
+//! What the streams of one caller hold of output that was not sent yet, and what they and its calls have read
+//! from files in advance.
 //!
 //! A client that stops reading leaves what was made for its stream in the server. All streams of a caller
 //! share a number of bytes. The more of it they hold, the less each may add, down to one message of a
@@ -14,7 +15,7 @@ const PART_OF_THE_REST: usize = 8;
 /// Bytes that a stream may always hold, beside a message that is larger than that.
 const MIN_ROOM: usize = 4 << 10;
 
-/// What the streams of one caller hold, and may hold.
+/// What the streams and reads of one caller hold, and may hold.
 #[derive(Debug)]
 pub(super) struct StreamShare {
     max_bytes: usize,
@@ -33,7 +34,7 @@ impl StreamShare {
     }
 }
 
-/// What one stream holds, until this is dropped.
+/// What one stream or call holds, until this is dropped.
 #[derive(Debug)]
 pub(super) struct StreamOutput {
     share: Arc<StreamShare>,

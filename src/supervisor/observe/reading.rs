@@ -73,7 +73,7 @@ impl Observer {
 
     /// Reads what comes next from the file that has it, if there is one. What reads afterwards
     /// waits for no disk, as far as that goes.
-    pub(in crate::supervisor) async fn load(&mut self) {
+    async fn load(&mut self) {
         if let Some((archived, record, known)) = self.wanted() {
             let (archives, from_seq) = (Arc::clone(&self.archives), self.next_seq());
             let ahead = self.read_ahead_bytes();
@@ -83,22 +83,18 @@ impl Observer {
         }
     }
 
-    /// Bytes that are read of a file in advance: a stream keeps them while its client does not read.
+    /// Bytes that are read of a file in advance: they are kept while a client does not read or a call waits.
     fn read_ahead_bytes(&self) -> usize {
-        let is_call = self.ticket.is_call();
-        Archive::ahead_within(if is_call { usize::MAX } else { self.ticket.stream_room() })
+        Archive::ahead_within(self.ticket.stream_room())
     }
 
-    /// Frees what a stream has read from a file in advance, unless its caller's streams have room for it.
-    /// False: it was freed.
-    pub fn keep_window(&mut self) -> bool {
-        let Some((archived, file)) = &self.filed else { return true };
-        if self.ticket.keep_read_ahead(file.memory()) {
-            return true;
+    /// Frees what was read from a file in advance, unless the caller's calls and streams have room for it.
+    fn keep_window(&mut self) {
+        let Some((archived, file)) = &self.filed else { return };
+        if !self.ticket.keep_read_ahead(file.memory()) {
+            self.left_window = Some((*archived, file.place()));
+            self.filed = None;
         }
-        self.left_window = Some((*archived, file.place()));
-        self.filed = None;
-        false
     }
 
     /// What is to be read of a file, whose it is, and where in it one was already.
@@ -142,6 +138,7 @@ impl Observer {
                 break;
             }
         }
+        self.keep_window();
         batch
     }
 
@@ -352,7 +349,17 @@ impl Observer {
 
     /// What was printed right before this place: so many bytes at least, if they are kept and
     /// not in too many pieces.
-    pub(in crate::supervisor) fn look_back(&self, bytes: usize) -> Vec<Chunk> {
+    pub(in crate::supervisor) async fn look_back(&mut self, bytes: usize) -> Vec<Chunk> {
+        if bytes == 0 {
+            return Vec::new();
+        }
+        self.load().await;
+        let chunks = self.look_back_in_window(bytes);
+        self.keep_window();
+        chunks
+    }
+
+    fn look_back_in_window(&self, bytes: usize) -> Vec<Chunk> {
         let (first, mut from) = (self.figures().first_seq, self.next_seq());
         let (mut parts, mut found, mut count) = (Vec::new(), 0, 1);
         for _ in 0..MOST_LOOKS {

@@ -3,8 +3,6 @@
 //! Owns what one who follows has seen and not yet been shown: a line under way and what may stand
 //! around a match, both bounded. With a tail it begins with the last lines that are there.
 
-use bytes::Bytes;
-
 use super::{Look, wanted};
 use crate::process::AnyOf;
 use crate::supervisor::error::Error;
@@ -20,15 +18,6 @@ pub enum Sight {
     Chunk(Chunk),
 }
 
-impl Sight {
-    /// Copies the output out of the file's window that it was read with, which can then be freed.
-    pub fn detach(&mut self) {
-        if let Sight::Chunk(chunk) = self {
-            chunk.data = Bytes::copy_from_slice(&chunk.data);
-        }
-    }
-}
-
 /// A view of what is being printed.
 pub struct LiveView {
     view: View,
@@ -42,7 +31,7 @@ pub struct LiveView {
 impl LiveView {
     /// A view from the place of an observer on.
     pub async fn begin(
-        observer: &Observer,
+        observer: &mut Observer,
         view: View,
         streams: AnyOf<Stream>,
     ) -> Result<LiveView, Error> {

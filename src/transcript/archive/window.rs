@@ -162,7 +162,9 @@ impl Archive {
     /// Takes the frames of a block. None: they are not what a block has.
     fn take_block(&mut self, mut frames: Bytes) -> Option<()> {
         while !frames.is_empty() {
-            let chunk = next_frame(&mut frames).filter(|chunk| self.may_follow(chunk))?;
+            let mut chunk = next_frame(&mut frames).filter(|chunk| self.may_follow(chunk))?;
+            // A chunk that is kept longer than the window keeps nothing else of it.
+            chunk.data = Bytes::copy_from_slice(&chunk.data);
             self.end.pass(&chunk);
             self.totals.push(self.end.total_bytes);
             self.chunks.push(chunk);

@@ -9,7 +9,7 @@ use crate::transcript::Chunk;
 use crate::transcript::reader::COST;
 
 /// Bytes of a piece that may keep the buffer it was read into.
-const LARGE: usize = 16 << 10;
+const LARGE: usize = 32 << 10;
 
 /// A line that is kept.
 pub(super) struct Held {
