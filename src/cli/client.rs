@@ -106,7 +106,7 @@ impl Remote {
     /// Connects, and stays connected: a connection that is lost is made anew by the next call.
     pub(super) async fn connect(&self) -> Result<Client, Trouble> {
         let bearer = self.bearer()?;
-        let channel = self.channel_for(&bearer).await?;
+        let channel = self.checked_channel(self.place().is_loopback()).await?;
         let client = ProcessServiceClient::with_interceptor(channel, bearer);
         let client = client.max_decoding_message_size(LARGEST_ANSWER);
         if let Place::Tcp(_) = self.place() {
@@ -134,14 +134,14 @@ impl Remote {
         }
     }
 
-    /// Connects for calls that show no token.
+    /// Connects for calls that send nothing of the user's, such as a health check.
     pub(super) async fn channel(&self) -> Result<Channel, Trouble> {
-        self.channel_for(&Bearer(None)).await
+        self.checked_channel(false).await
     }
 
-    /// Connects for calls that show `bearer`. Each connection, also a later one, is made to a server
-    /// that may see it.
-    async fn channel_for(&self, bearer: &Bearer) -> Result<Channel, Trouble> {
+    /// Connects. `checks_user`: also over TCP without TLS each connection, also a later one, is made to a
+    /// server that root, this user or `--server-uid` runs. On Unix sockets that is always so.
+    async fn checked_channel(&self, checks_user: bool) -> Result<Channel, Trouble> {
         let place = self.place();
         let endpoint = match &place {
             Place::Tcp(address) => {
@@ -163,7 +163,7 @@ impl Remote {
                     let told = endpoint.tls_config(tls);
                     told.map_err(|error| Trouble::unreachable(&place, &error))?.connect().await
                 }
-                None if bearer.0.is_some() => {
+                None if checks_user => {
                     let (address, server_uid) =
                         (Arc::<str>::from(address.as_str()), self.server_uid);
                     let connector = tower::service_fn(move |_| {

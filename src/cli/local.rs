@@ -5,7 +5,6 @@
 
 pub(super) mod listener;
 
-use std::error::Error;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -182,9 +181,9 @@ impl Keeper {
     }
 
     /// Whether it ends within this time.
-    pub(super) fn ends_within(&self, patience: Duration) -> Result<bool, Box<dyn Error>> {
+    pub(super) fn ends_within(&self, timeout: Duration) -> io::Result<bool> {
         let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
-        let patience = Timespec::try_from(patience)?;
-        Ok(rustix::event::poll(&mut fds, Some(&patience))? > 0)
+        let timeout = Timespec::try_from(timeout).map_err(io::Error::other)?;
+        Ok(rustix::event::poll(&mut fds, Some(&timeout))? > 0)
     }
 }

@@ -60,21 +60,23 @@ impl Stop {
         keeper.signal(Signal::TERM)?;
         // A reader that has gone does not undo the stop.
         let _ = print::line(format!("stopping {supervisor} and {ends}"));
-        self.wait(&keeper)?;
+        wait(keeper).await?;
         let _ = print::line("stopped");
         Ok(ExitCode::SUCCESS)
     }
+}
 
-    fn wait(&self, keeper: &Keeper) -> Result<(), Trouble> {
-        let ended =
-            keeper.ends_within(STOP_TIMEOUT).map_err(|error| Trouble::new(error.to_string()))?;
-        match ended {
-            true => Ok(()),
-            false => Err(Trouble::new(format!(
-                "procyard (pid {}) has not ended within {STOP_TIMEOUT:?}; its log tells why",
-                keeper.pid
-            ))),
-        }
+/// Waits for the end of a keeper, on another thread: the connection that listed its processes closes
+/// meanwhile, and the server waits for that.
+async fn wait(keeper: Keeper) -> Result<(), Trouble> {
+    let pid = keeper.pid;
+    let waited = tokio::task::spawn_blocking(move || keeper.ends_within(STOP_TIMEOUT)).await;
+    let waited = waited.map_err(io::Error::from).and_then(|ended| ended);
+    match waited.map_err(|error| Trouble::new(error.to_string()))? {
+        true => Ok(()),
+        false => Err(Trouble::new(format!(
+            "procyard (pid {pid}) has not ended within {STOP_TIMEOUT:?}; its log tells why"
+        ))),
     }
 }
 

@@ -1,12 +1,13 @@
 //! `procyard token`: makes tokens, and takes them back.
 
 use std::error::Error;
+use std::io;
 use std::path::PathBuf;
 
-use super::options::state_dir_here;
 use super::print;
 use super::trouble::Trouble;
 use crate::access::{BadGrant, Grant, Pattern};
+use crate::config::DefaultStateDir;
 use crate::server::credentials::token_file;
 
 /// Makes tokens, and takes them back. A running `serve` knows at once.
@@ -68,9 +69,19 @@ struct Tokens {
 }
 
 impl Tokens {
-    fn file(self) -> PathBuf {
-        let usual = || token_file::usual(&self.state_dir.unwrap_or_else(state_dir_here));
-        self.token_file.unwrap_or_else(usual)
+    fn file(self) -> io::Result<PathBuf> {
+        if let Some(file) = self.token_file {
+            return Ok(file);
+        }
+        let state_dir = match self.state_dir {
+            Some(state_dir) => state_dir,
+            None => {
+                let default = DefaultStateDir::find();
+                default.check_owner()?;
+                default.path
+            }
+        };
+        Ok(token_file::usual(&state_dir))
     }
 }
 
@@ -90,19 +101,19 @@ impl Token {
         match self.action {
             Action::New(new) => {
                 let grant = new.grant()?;
-                let (name, file) = (new.name, new.place.file());
+                let (name, file) = (new.name, new.place.file()?);
                 let token = token_file::add(&file, &name, &grant)?;
                 print::line(token).map_err(Trouble::from)?;
                 let file = file.display();
                 print::tell(format!("{name} may act as {grant} wherever {file} is the token file"));
             }
             Action::List(place) => {
-                for (name, grant) in token_file::list(&place.file())? {
+                for (name, grant) in token_file::list(&place.file()?)? {
                     print::line(format!("{name} {grant}")).map_err(Trouble::from)?;
                 }
             }
             Action::Revoke { name, place } => {
-                let file = place.file();
+                let file = place.file()?;
                 token_file::revoke(&file, &name)?;
                 print::tell(format!(
                     "{name} is not known any more wherever {} is the token file; its streams \

@@ -3,6 +3,8 @@
 //! All commands use the same function, so that they find the same directory. It never makes one.
 
 use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::Access;
@@ -29,6 +31,30 @@ impl DefaultStateDir {
         }
         find_for(uid.as_raw(), |name| std::env::var_os(name).map(PathBuf::from))
     }
+
+    /// Refuses a directory that another user may have made in its place.
+    pub fn check_owner(&self) -> io::Result<()> {
+        check_owner(&self.path, getuid().as_raw())
+    }
+}
+
+fn check_owner(path: &Path, user: u32) -> io::Result<()> {
+    // In the directory for temporary files any user may have made the parent, too.
+    let is_in_tmp = |parent: &&Path| parent.parent() == Some(std::env::temp_dir().as_path());
+    for path in path.parent().filter(is_in_tmp).into_iter().chain([path]) {
+        let cause = match fs::symlink_metadata(path) {
+            Ok(found) if !found.is_dir() => "it is no directory".to_owned(),
+            Ok(found) if found.uid() != user => format!("it belongs to uid {}", found.uid()),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(_) | Err(_) => continue,
+        };
+        let message = format!(
+            "cannot trust the state directory {}: {cause}; pass --state-dir",
+            path.display()
+        );
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
+    }
+    Ok(())
 }
 
 /// `$XDG_STATE_HOME/procyard`; without that variable a directory in the home directory; without a
@@ -84,6 +110,20 @@ mod tests {
         let unusable = found(&[("HOME", &missing)]);
         assert_eq!((unusable.path, unusable.unusable_home), (in_tmp.clone(), Some(missing)));
         assert_eq!(found(&[]), DefaultStateDir { path: in_tmp, unusable_home: None });
+    }
+
+    #[test]
+    fn directory_of_another_user_is_not_trusted() {
+        let directory = tempfile::tempdir().unwrap();
+        let (state, own) = (directory.path().join("state"), getuid().as_raw());
+        assert!(check_owner(&state, own).is_ok());
+        // Its parent is in the directory for temporary files.
+        assert!(check_owner(&state, own + 1).is_err());
+        std::os::unix::fs::symlink("/", &state).unwrap();
+        assert!(check_owner(&state, own).is_err());
+        fs::remove_file(&state).unwrap();
+        fs::create_dir(&state).unwrap();
+        assert!(check_owner(&state, own).is_ok());
     }
 
     #[test]

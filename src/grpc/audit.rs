@@ -7,7 +7,7 @@
 //! lines. Every line has `caller`, `call`, `process` and `result`; that of a kill of many
 //! has `selector` and `count` as well. A line has names, ids and labels and nothing that was sent
 //! besides: no variable, no input, no code. It is written when what the call changes is decided, or
-//! when nobody waits for that any more; what a Start waits for afterwards has no line.
+//! when its client has left; what a Start or WriteStdin waits for afterwards has no line.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -114,6 +114,10 @@ impl Audit {
                     false => self.log_unchanged(answer.result()),
                 }
             }
+            // What was changed has its line, also if that cannot be answered.
+            Err(failed) if self.ticket.is_changed() || is_unknown(failed) => {
+                self.log_change(&result(failed));
+            }
             Err(refused) => self.log_refusal(&result(refused)),
         }
         answer
@@ -180,6 +184,11 @@ impl Drop for Stay {
             tracing::info!(target: AUDIT_TARGET, caller, call = "Attach", process, result);
         }
     }
+}
+
+/// Whether a failure leaves open what came of a call: the server ends, and the next one may go on with it.
+fn is_unknown(failed: &Status) -> bool {
+    failed.code() == Code::Unavailable
 }
 
 /// A refusal: its code, and the reason that `status` has given it.
@@ -258,7 +267,6 @@ impl Told for pb::KillResponse {
 }
 
 impl Told for pb::ReadResponse {}
-impl Told for pb::WriteStdinResponse {}
 impl Told for pb::ResizeResponse {}
 impl Told for pb::SignalResponse {}
 impl Told for pb::RunResponse {}

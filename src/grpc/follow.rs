@@ -1,9 +1,9 @@
 //! Follow: a transcript, live, until its end.
 //!
 //! A follower is a place in a transcript: it reads when its connection has room for more and the streams of
-//! its caller hold little enough (`paced_stream`). One that stops reading holds a batch and the line that its view is
-//! at, a batch being one chunk when its caller's streams hold much.
-//! The record at its end is charged to its caller's budget until it was sent.
+//! its caller hold little enough (`paced_stream`). One that stops reading holds a batch, which is one chunk when its
+//! caller's streams hold much. What its view keeps besides, such as the last lines, and the record at its end are
+//! charged to its caller's budget.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -36,6 +36,8 @@ pub(super) struct Following {
     heartbeat_at: Instant,
     /// Read, and on their way out.
     sights: VecDeque<Sight>,
+    /// Bytes of the caller's budget that `view` and `sights` hold.
+    held: usize,
     /// All was read.
     complete: bool,
     over: bool,
@@ -80,6 +82,7 @@ impl Following {
             ticket: Arc::clone(supervisor.ticket()),
             heartbeat_at: Instant::now() + heartbeat,
             sights: VecDeque::new(),
+            held: 0,
             complete: false,
             over: false,
         }
@@ -129,6 +132,7 @@ impl Following {
             if self.observer.is_complete() {
                 self.complete = true;
                 self.sights = self.view.end().await?.into();
+                self.charge().await?;
                 continue;
             }
             tokio::select! {
@@ -150,10 +154,23 @@ impl Following {
         let something = batch.gap.is_some() || !batch.chunks.is_empty();
         // A new buffer each time: one who waits for news holds none.
         self.sights = self.view.see(batch, self.observer.next_seq()).await?.into();
+        self.charge().await?;
         if self.sights.is_empty() {
             // None of it is wanted: that is not to lag behind.
             self.follower.reached(self.observer.next_seq());
         }
         Ok(something || !self.sights.is_empty())
+    }
+
+    /// Charges to the caller what the view keeps and what is on its way out, but for a batch.
+    async fn charge(&mut self) -> Result<(), Error> {
+        let sights: usize = self.sights.iter().map(Sight::memory).sum();
+        let needed = (self.view.memory() + sights).saturating_sub(MAX_BATCH);
+        match needed.checked_sub(self.held) {
+            Some(missing) => self.ticket.hold(missing).await?,
+            None => self.ticket.release(self.held - needed),
+        }
+        self.held = needed;
+        Ok(())
     }
 }

@@ -1,18 +1,32 @@
 //! WriteStdin, Resize and Signal: what goes to a process without changing its lifecycle.
 
+use std::sync::Arc;
+
 use bytes::{Bytes, BytesMut};
 
+use super::audit::Told;
 use super::from_proto::{ResizeOrder, SignalOrder, Typed, WriteOrder};
 use super::{output, pb, to_proto};
 use crate::keeper_client::Write;
-use crate::process::Streams;
-use crate::supervisor::{Error, QuietFrom, Supervisor, Typist, observable};
+use crate::process::{Streams, WaitFor};
+use crate::supervisor::{Entry, Error, QuietFrom, Supervisor, Typist, observable};
 use crate::transcript::View;
 
-pub(super) async fn write(
-    supervisor: &Supervisor,
-    order: WriteOrder,
-) -> Result<pb::WriteStdinResponse, Error> {
+/// Input that was taken, and what the caller waits for and is shown then.
+pub(super) struct Accepted {
+    entry: Arc<Entry>,
+    bytes_written: u64,
+    accepted_bytes: u64,
+    /// The first chunk that may be the answer to it.
+    since: u64,
+    wait: Option<WaitFor>,
+    view: Option<View>,
+}
+
+impl Told for Accepted {}
+
+/// The first half of a WriteStdin: the process gets the input.
+pub(super) async fn write(supervisor: &Supervisor, order: WriteOrder) -> Result<Accepted, Error> {
     let only_looks = order.only_looks();
     let WriteOrder { id, input, enter, eof, offset, wait, view } = order;
     let entry = supervisor.find(&id)?;
@@ -35,6 +49,15 @@ pub(super) async fn write(
             _ => entry.mark_typed(accepted - written, since),
         }
     }
+    Ok(Accepted { entry, bytes_written: written, accepted_bytes: accepted, since, wait, view })
+}
+
+/// The second half: what its caller waits for and is shown.
+pub(super) async fn show(
+    supervisor: &Supervisor,
+    taken: Accepted,
+) -> Result<pb::WriteStdinResponse, Error> {
+    let Accepted { entry, bytes_written, accepted_bytes, since, wait, view } = taken;
     let mut waited = None;
     if let Some(wait) = &wait {
         let mut observer = supervisor.observe(entry.clone(), Some(since))?;
@@ -43,8 +66,8 @@ pub(super) async fn write(
     let view = view.or(wait.map(|_| View::default()));
     let shown = output::show(supervisor.observe(entry, Some(since))?, view).await?;
     Ok(pb::WriteStdinResponse {
-        bytes_written: written,
-        accepted_bytes: accepted,
+        bytes_written,
+        accepted_bytes,
         chunks: shown.chunks,
         cursor: Some(shown.cursor),
         wait: waited.map(to_proto::waited),

@@ -175,7 +175,9 @@ impl ProcessService for Service {
         let (supervisor, request) = self.enter(request)?;
         let mut audit = Audit::new(&supervisor, "WriteStdin", &request.id);
         let order = audit.convert(self.answer(convert(&supervisor, request))).await?.into_inner();
-        audit.of(self.answer(input::write(&supervisor, order))).await
+        // Its line does not wait for what the caller waits for.
+        let accepted = audit.of(self.answer(input::write(&supervisor, order))).await?.into_inner();
+        self.answer(input::show(&supervisor, accepted)).await
     }
 
     async fn resize(

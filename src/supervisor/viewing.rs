@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
+use super::caller_budget::CallTicket;
 use super::error::Error;
 use super::observe::{Observer, SEARCHED, apart, steps};
 use super::worker_pool::Workers;
@@ -119,8 +120,7 @@ impl Observer {
         let room = if view.has_ends() || view.grep.is_some() { SEARCHED } else { view.max_bytes };
         loop {
             let most = view.max_bytes.min(self.unread_bytes());
-            self.ticket().hold(most.saturating_sub(look.held)).await?;
-            look.held = look.held.max(most);
+            look.hold(self.ticket(), most).await?;
             let Batch { gap, chunks } = self.take(room).await;
             if let Some(gap) = gap {
                 if look.has_taken && !view.has_ends() {
@@ -131,6 +131,8 @@ impl Observer {
             }
             let nothing = chunks.is_empty();
             look = look.over(chunks, streams).await?;
+            let memory = look.viewer.memory();
+            look.hold(self.ticket(), memory).await?;
             if look.viewer.is_full() {
                 return Ok(look);
             }
@@ -147,9 +149,9 @@ impl Observer {
             }
             if nothing {
                 // While it waits it holds what it has, not what it may have.
-                let pending = look.viewer.pending().min(look.held);
-                self.ticket().release(look.held - pending);
-                look.held = pending;
+                let kept = look.viewer.memory().min(look.held);
+                self.ticket().release(look.held - kept);
+                look.held = kept;
                 self.changed_until(patience).await?;
             }
         }
@@ -177,7 +179,7 @@ struct Look {
     has_taken: bool,
     /// Bytes of all streams since it began, or began anew.
     taken: u64,
-    /// Bytes that are reserved for the answer.
+    /// Bytes that are reserved for the answer, and for what the view keeps until then.
     held: usize,
 }
 
@@ -196,6 +198,13 @@ impl Look {
         let look = Look { viewer, workers, since, gap, end, has_taken, taken, held };
         let look = look.over(before, streams).await?;
         Ok(Look { has_taken: false, taken: 0, ..look })
+    }
+
+    /// Reserves so many bytes in all, if it has fewer.
+    async fn hold(&mut self, ticket: &CallTicket, bytes: usize) -> Result<(), Error> {
+        ticket.hold(bytes.saturating_sub(self.held)).await?;
+        self.held = self.held.max(bytes);
+        Ok(())
     }
 
     /// Leads it over the next chunks.

@@ -18,6 +18,17 @@ pub enum Sight {
     Chunk(Chunk),
 }
 
+impl Sight {
+    /// Bytes of memory that it takes.
+    pub fn memory(&self) -> usize {
+        let output = match self {
+            Sight::Gap(_) => 0,
+            Sight::Chunk(chunk) => chunk.data.len(),
+        };
+        size_of::<Sight>() + output
+    }
+}
+
 /// A view of what is being printed.
 pub struct LiveView {
     view: View,
@@ -85,6 +96,11 @@ impl LiveView {
         let (look, last) = decided(look, Viewer::close).await?;
         self.look = Some(look);
         Ok(sights(last, None, Vec::new()))
+    }
+
+    /// Bytes of memory that it takes.
+    pub fn memory(&self) -> usize {
+        self.look.as_ref().map_or(0, |look| look.viewer.memory())
     }
 
     /// What was left out; none: nothing is.

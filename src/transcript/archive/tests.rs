@@ -304,3 +304,9 @@ proptest::proptest! {
 fn checksums_are_crc_32c() {
     assert_eq!(crc32c_append(0, b"123456789"), 0xe306_9283);
 }
+
+#[test]
+fn chunk_keeps_nothing_else_of_its_window() {
+    let archive = window(&file(&chunks()), 5);
+    assert!(archive.chunks().iter().all(|chunk| chunk.data.is_empty() || chunk.data.is_unique()));
+}

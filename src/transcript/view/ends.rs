@@ -11,7 +11,7 @@ mod fit;
 
 use std::collections::VecDeque;
 
-use super::held::Held;
+use super::held::{Held, LINE_OVERHEAD};
 use super::strand::{Line, Sink};
 use crate::transcript::Chunk;
 
@@ -92,6 +92,11 @@ impl Ends {
     /// What it counts for in an answer.
     pub(super) fn cost(&self) -> usize {
         self.front.cost + self.back.cost
+    }
+
+    /// Bytes of memory that it takes.
+    pub(super) fn memory(&self) -> usize {
+        self.cost() + (self.front.lines + self.back.lines) * LINE_OVERHEAD
     }
 
     /// Gives what is kept memory of its own.

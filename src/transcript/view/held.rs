@@ -11,6 +11,9 @@ use crate::transcript::reader::COST;
 /// Bytes of a piece that may keep the buffer it was read into.
 const LARGE: usize = 32 << 10;
 
+/// Bytes of memory that a line takes besides what it counts for: short lines take mostly that.
+pub(super) const LINE_OVERHEAD: usize = size_of::<Held>() + 32;
+
 /// A line that is kept.
 pub(super) struct Held {
     pub(super) line: Line,

@@ -70,6 +70,12 @@ impl Page {
         self.shown.cost() + self.waiting_cost
     }
 
+    /// Bytes of memory that it takes.
+    pub(super) fn memory(&self) -> usize {
+        let waiting = self.waiting.iter().map(|one| size_of::<Waiting>() + one.shown.memory());
+        self.shown.memory() + waiting.sum::<usize>()
+    }
+
     /// Takes note of a chunk before it is fed to the sieve.
     pub(super) fn expect(&mut self, chunk: &Chunk) {
         let (seq, bytes) = (chunk.seq, chunk.data.len() as u64);

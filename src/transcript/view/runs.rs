@@ -69,6 +69,11 @@ impl Runs {
         self.bytes + self.runs.len() * COST as usize
     }
 
+    /// Bytes of memory that it takes.
+    pub(super) fn memory(&self) -> usize {
+        self.bytes + self.runs.len() * (size_of::<Run>() + COST as usize)
+    }
+
     /// As chunks, in the order in which they came.
     pub(super) fn into_chunks(self) -> Vec<Chunk> {
         let chunk = |run: Run| Chunk { data: run.data.into(), ..run.of };

@@ -136,4 +136,9 @@ impl Sieve {
     pub(super) fn gathered(&self) -> usize {
         self.strands.iter().map(Strand::gathered).sum()
     }
+
+    /// Bytes of memory that it takes.
+    pub(super) fn memory(&self) -> usize {
+        self.strands.iter().map(Strand::memory).sum()
+    }
 }

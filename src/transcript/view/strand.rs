@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use super::Grep;
 use super::ansi::Stripper;
-use super::held::Held;
+use super::held::{Held, LINE_OVERHEAD};
 use crate::transcript::{Chunk, Stream};
 
 /// Bytes of a line that decide whether it matches.
@@ -275,6 +275,13 @@ impl Strand {
     /// Bytes that would be searched if everything were decided on.
     pub(super) fn gathered(&self) -> usize {
         self.undecided().map_or(0, |(_, gathered)| gathered.text.len())
+    }
+
+    /// Bytes of memory that it takes.
+    pub(super) fn memory(&self) -> usize {
+        let pieces = self.undecided().map_or(0, |(_, gathered)| gathered.pieces.len());
+        let before = self.before_cost + self.before.len() * LINE_OVERHEAD;
+        self.gathered() + pieces * size_of::<(Chunk, usize)>() + before
     }
 }
 

@@ -170,6 +170,14 @@ fn nothing_grows_with_a_line_that_does_not_end() {
 }
 
 #[test]
+fn memory_of_short_lines_is_counted() {
+    let view = View { tail: 100_000, ..View::default() };
+    let mut viewer = Viewer::new(&view, 1);
+    viewer.feed(&stdout(&["\n".repeat(60_000).as_str()]));
+    assert!(viewer.memory() > 60_000 * 100, "{}", viewer.memory());
+}
+
+#[test]
 fn many_small_pieces_of_one_line_take_no_time() {
     for view in views() {
         let mut viewer = Viewer::new(&view, 1);

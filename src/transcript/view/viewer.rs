@@ -135,6 +135,16 @@ impl Viewer {
         self.sieve.gathered() + kept
     }
 
+    /// Bytes of memory that it takes.
+    pub fn memory(&self) -> usize {
+        let kept = match &self.selected {
+            Selected::Flow(flow) => flow.runs.memory(),
+            Selected::Page(page) => page.memory(),
+            Selected::Ends(ends) => ends.memory(),
+        };
+        self.sieve.memory() + kept
+    }
+
     /// The answer. `live`: more may follow what was fed.
     pub fn finish(mut self, live: bool) -> Answer {
         match self.selected {

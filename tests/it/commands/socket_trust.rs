@@ -176,15 +176,19 @@ fn record_connections(uids: Vec<u32>) -> (String, Receiver<Vec<u8>>) {
 }
 
 #[test]
-fn loopback_listener_of_another_user_sees_no_token() {
+fn loopback_listener_of_another_user_sees_nothing() {
     let Some(home) = Home::new() else { return skip("no other user can run the program") };
     if !is_root() {
         return skip("a listener of another user needs root");
     }
     let state = home.0.path().join("state/procyard");
     fs::create_dir_all(&state).unwrap();
-    for (token, variable) in [("in-the-file", None), ("unused", Some("in-the-variable"))] {
-        fs::write(state.join("token"), token).unwrap();
+    let tokens = [None, Some(("in-the-file", None)), Some(("unused", Some("in-the-variable")))];
+    for token in tokens {
+        let variable = token.and_then(|(file, variable)| {
+            fs::write(state.join("token"), file).unwrap();
+            variable
+        });
         let (address, received) = record_connections(vec![OTHER]);
         let mut ps = command(home.0.path(), &["ps", "--server", &address]);
         ps.envs(variable.map(|token| ("PROCYARD_TOKEN", token)));

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use crate::support::callers::{KnowingService, listens_at};
 use crate::support::http2;
 use crate::support::service::*;
-use crate::support::{full_volume, soon};
+use crate::support::{full_volume, soon, until};
 
 const LIST: &str = "/procyard.v1.ProcessService/List";
 
@@ -108,6 +108,38 @@ async fn audit_file_has_changes_whatever_is_logged() {
     let calls: Vec<_> = changes.lines().filter_map(|line| line.split_once("call=")).collect();
     let calls: Vec<_> = calls.iter().filter_map(|(_, rest)| rest.split(' ').next()).collect();
     assert_eq!(calls, [r#""Start""#, r#""Delete""#], "{changes}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changes_have_audit_lines_though_their_calls_wait() {
+    let directory = tempfile::tempdir().unwrap();
+    let audit = directory.path().join("changes");
+    let service = TestService::start_with(|command| {
+        command.arg("--audit-file").arg(&audit);
+    });
+    let mut client = service.client().await;
+    let spec = with_stdin(shell("trap '' TERM; read line; echo got $line; exec sleep 600"));
+    begin(&mut client, "p", spec).await;
+    let wait = Some(until_exit());
+    let input = Some(pb::write_stdin_request::Input::Text("x\n".into()));
+    let write = pb::WriteStdinRequest { id: "p".into(), input, wait, ..Default::default() };
+    let mut writer = client.clone();
+    let waits = tokio::spawn(async move { writer.write_stdin(write).await });
+    let has_line = |line: &str| {
+        let changes = std::fs::read_to_string(&audit).unwrap_or_default();
+        changes.lines().any(|change| change.contains(line))
+    };
+    until("the input has its line", || has_line(r#"call="WriteStdin" process="p" result="ok""#))
+        .await;
+    // Its process does not end in time for its answer: the server ends first.
+    let mut killer = client.clone();
+    let kill = pb::KillRequest { grace: Some(millis(600_000)), ..kill("p") };
+    let killed = tokio::spawn(async move { killer.kill(kill).await });
+    while get(&mut client, "p").await.state() != pb::State::Stopping {}
+    service.signal(libc::SIGHUP);
+    assert!(soon(killed).await.unwrap().is_err() && soon(waits).await.unwrap().is_err());
+    until("the kill has its line", || has_line(r#"call="Kill" process="p" result="Unavailable"#))
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

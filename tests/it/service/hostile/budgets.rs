@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
-use futures_util::stream;
+use futures_util::stream::{self, FuturesUnordered};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use procyard::grpc::pb;
@@ -18,6 +18,7 @@ use tonic_health::pb::health_client::HealthClient;
 use tower::Service;
 
 use super::{MANY_NUMBERS, unread_answer};
+use crate::service::archiving::nothing_in_memory;
 use crate::support::callers::KnowingService;
 use crate::support::http2;
 use crate::support::service::*;
@@ -79,6 +80,8 @@ async fn unread_answers_hold_no_more_than_the_budget() {
     });
     let mut client = service.client().await;
     finish(&mut client, "p", shell("head -c 4194304 /dev/zero | tr '\\0' a")).await;
+    // Each Read would have a part of the file in memory while it waits for room.
+    nothing_in_memory(&service).await;
     let server = service.server_pid();
     let before = own_memory(server);
     let channel = narrow(&service).await;
@@ -180,6 +183,40 @@ async fn half_sent_requests_are_refused(method: &'static str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn half_sent_requests_hold_no_more_than_the_budget() {
     tokio::join!(half_sent_requests_are_refused("Start"), half_sent_requests_are_refused("Attach"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn views_of_follow_are_charged_to_the_budget() {
+    const STREAMS: usize = 40;
+    let service = TestService::start_with(|command| {
+        command.args(["--caller-max-bytes", &(8 * MEBIBYTE).to_string()]);
+    });
+    let mut client = service.client().await;
+    let print =
+        "yes \"$(head -c 8000 /dev/zero | tr '\\0' a)\" | head -n 500; echo end; exec sleep 600";
+    begin(&mut client, "p", shell(print)).await;
+    soon(client.wait(pb::WaitRequest { wait: Some(until_output("end")), ..wait_for_it("p") }))
+        .await
+        .unwrap();
+    // A line that matches would be shown with a mebibyte of lines before it, which the view keeps.
+    let view = pb::View { grep: "absent".into(), context: 1000, ..Default::default() };
+    let request = pb::FollowRequest { id: "p".into(), view: Some(view), ..Default::default() };
+    let mut ends = FuturesUnordered::new();
+    for _ in 0..STREAMS {
+        let mut stream = soon(client.follow(request.clone())).await.unwrap().into_inner();
+        ends.push(async move {
+            loop {
+                if let Err(refused) = stream.message().await {
+                    return refused;
+                }
+            }
+        });
+    }
+    // The budget has room for eight of them, and one may exceed it.
+    for _ in 0..STREAMS - 9 {
+        let refused = soon(ends.next()).await.unwrap();
+        assert_eq!(limit(&refused), "held_bytes");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
