@@ -122,7 +122,7 @@ fn table(processes: &[pb::Process], now: prost_types::Timestamp) -> Table {
 }
 
 /// The name by which commands find a process: its own, else that of its service.
-fn name(process: &pb::Process) -> &str {
+pub(super) fn name(process: &pb::Process) -> &str {
     let Some(spec) = &process.spec else { return "" };
     if spec.name.is_empty() { &spec.service } else { &spec.name }
 }

@@ -33,7 +33,7 @@ Examples:
   procyard run -t -- bash
   id=$(procyard run -d --name web -e PORT=8080 -- ./server); procyard logs -f $id
   procyard run -d --service web --restart on-failure --ready-port 8080 -- ./server
-  procyard run --timeout 30s --memory 512M --shell 'curl -s $URL | jq .'"
+  procyard run --timeout 30s -e URL --shell 'curl -s \"$URL\" | jq .'"
 )]
 pub(super) struct Run {
     /// Gives it a terminal: for shells, editors and whatever else one looks at.

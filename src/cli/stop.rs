@@ -10,8 +10,8 @@ use tokio::time::timeout;
 
 use super::client::Remote;
 use super::local::{Keeper, Target};
-use super::print;
 use super::trouble::Trouble;
+use super::{print, ps};
 use crate::grpc::pb;
 
 /// How long the supervisor may take to end: it gives itself 25 s, and some more if a server is just
@@ -118,8 +118,7 @@ impl std::fmt::Display for Live {
 }
 
 fn name(process: &pb::Process) -> String {
-    let name = process.spec.as_ref().map(|spec| spec.name.as_str()).unwrap_or_default();
-    match name {
+    match ps::name(process) {
         "" => process.id.clone(),
         name => format!("{} ({})", process.id, print::harmless(name)),
     }

@@ -48,9 +48,9 @@ pub(super) fn report(error: &clap::Error, cli: &clap::Command) -> ExitCode {
     let what: Vec<_> = what.trim_start_matches("error:").split_whitespace().collect();
     let command = std::env::args_os().nth(1).and_then(|word| word.into_string().ok());
     let command = command.filter(|word| cli.find_subcommand(word).is_some());
-    // The other codes of `run` and `wait` are their processes'.
+    // The other codes of `attach`, `run` and `wait` are their processes'.
     let code = match command.as_deref() {
-        Some("run" | "wait") => words::FAILED,
+        Some("attach" | "run" | "wait") => words::FAILED,
         _ => EXIT_USAGE,
     };
     let command = command.map(|word| format!(" {word}")).unwrap_or_default();

@@ -57,7 +57,7 @@ fn check_directory_of(directory: &Path, user: u32, named: bool) -> io::Result<()
         (false, _) => "is no directory".to_owned(),
         (true, owner) if owner != user => format!("belongs to uid {owner}"),
         (true, _) if can_others_replace_in(&found) => {
-            let problem = "other users may write to it; run `chmod 700";
+            let problem = "other users may write to it; run `chmod go-w";
             return Err(denied(format!("cannot trust {path}: {problem} {path}`")));
         }
         (true, _) => return Ok(()),
@@ -66,7 +66,7 @@ fn check_directory_of(directory: &Path, user: u32, named: bool) -> io::Result<()
         true => denied(format!(
             "XDG_RUNTIME_DIR is {path}, which {cause}: set it to a directory of your own"
         )),
-        false => distrusted(directory, &format!("it {cause}")),
+        false => distrusted(directory, user, &format!("it {cause}")),
     })
 }
 
@@ -81,17 +81,21 @@ pub(super) fn check_socket(path: &Path) -> io::Result<()> {
     let found = fs::symlink_metadata(path)?;
     let own = getuid().as_raw();
     match (found.file_type().is_socket(), found.uid()) {
-        (false, _) => Err(distrusted(path, "it is no socket")),
+        (false, _) => Err(distrusted(path, own, "it is no socket")),
         (true, owner) if owner != own && owner != 0 => {
-            Err(distrusted(path, &format!("it belongs to uid {owner}")))
+            Err(distrusted(path, own, &format!("it belongs to uid {owner}")))
         }
         (true, _) => Ok(()),
     }
 }
 
-fn distrusted(path: &Path, cause: &str) -> io::Error {
+fn distrusted(path: &Path, user: u32, cause: &str) -> io::Error {
     let path = path.display();
-    let what_to_do = "set XDG_RUNTIME_DIR to a directory of your own";
+    // The directory of root's socket is fixed.
+    let what_to_do = match user {
+        0 => "use another socket: serve --listen, --server or PROCYARD_SERVER",
+        _ => "set XDG_RUNTIME_DIR to a directory of your own",
+    };
     denied(format!("cannot trust {path}: {cause}; {what_to_do}"))
 }
 
@@ -176,7 +180,7 @@ mod tests {
         );
         fs::set_permissions(place.path(), fs::Permissions::from_mode(0o777)).unwrap();
         let writable =
-            format!("cannot trust {path}: other users may write to it; run `chmod 700 {path}`");
+            format!("cannot trust {path}: other users may write to it; run `chmod go-w {path}`");
         assert_eq!((refused(own, true), refused(own, false)), (writable.clone(), writable));
     }
 
