@@ -101,15 +101,19 @@ impl Daemon {
 
     /// Says which keeper has claimed the state directory, and how to reach it.
     fn claimed(&self, keeper: u32) -> String {
-        let address = self.address_of(keeper).map_or_else(
-            || "to its address".to_owned(),
-            |path| format!("to unix://{}", path.display()),
-        );
+        let (state_dir, socket) = (self.state_dir.display(), self.socket.display());
+        let is_on_tcp = Listeners::of(keeper).is_ok_and(|listeners| listeners.is_on_tcp);
+        let what_to_do = match self.address_of(keeper) {
+            Some(path) => format!("set PROCYARD_SERVER to unix://{}", path.display()),
+            None if is_on_tcp => "set PROCYARD_SERVER to its address".to_owned(),
+            None => format!(
+                "if its socket file was removed, `procyard stop --state-dir {state_dir}` ends it and \
+                 all that it runs"
+            ),
+        };
         format!(
-            "{} is used by another procyard (pid {keeper}), which does not listen on {}; set \
-             PROCYARD_SERVER {address}",
-            self.state_dir.display(),
-            self.socket.display()
+            "{state_dir} is used by another procyard (pid {keeper}), which does not listen on \
+             {socket}; {what_to_do}"
         )
     }
 

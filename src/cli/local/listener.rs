@@ -37,7 +37,7 @@ pub(super) fn is_held_by(pid: u32, stream: &UnixStream) -> io::Result<bool> {
 pub(in crate::cli) struct Listeners {
     /// The paths that its Unix sockets were bound to. A file may have been renamed since.
     pub(in crate::cli) paths: Vec<PathBuf>,
-    is_on_tcp: bool,
+    pub(in crate::cli) is_on_tcp: bool,
 }
 
 impl Listeners {
