@@ -190,16 +190,32 @@ impl CallTicket {
     /// Reserves room for so many more bytes. Waits for a while until answers of the same caller
     /// were read. What is larger than the whole budget takes all of it.
     pub async fn hold(&self, bytes: usize) -> Result<(), Error> {
-        let (missing, may_exceed) = {
+        let is_changed = self.is_changed();
+        let may_exceed = is_changed || self.lock().permit.is_some();
+        self.reserve(bytes, may_exceed, !is_changed).await
+    }
+
+    /// Reserves room for a message that arrives, within the budget. Fails if none comes for a while, also when
+    /// the call has changed something: the message has not, and what it waits for may wait for data of the same
+    /// connection, whose window this message takes.
+    pub async fn hold_arriving(&self, bytes: usize) -> Result<(), Error> {
+        self.reserve(bytes, false, true).await
+    }
+
+    async fn reserve(
+        &self,
+        bytes: usize,
+        may_exceed: bool,
+        has_timeout: bool,
+    ) -> Result<(), Error> {
+        let missing = {
             let held = self.lock();
             let needed = self.units(held.bytes.saturating_add(bytes));
-            let missing =
-                if held.excess.is_some() { 0 } else { needed.saturating_sub(held.units()) };
-            (missing, held.permit.is_some() || self.has_changed.load(Ordering::Relaxed))
+            if held.excess.is_some() { 0 } else { needed.saturating_sub(held.units()) }
         };
         let room = match missing {
             0 => None,
-            missing => Some(self.acquire(missing, may_exceed).await?),
+            missing => Some(self.acquire(missing, may_exceed, has_timeout).await?),
         };
         let mut held = self.lock();
         held.bytes = held.bytes.saturating_add(bytes);
@@ -295,9 +311,13 @@ impl CallTicket {
         turn.map_err(|_| Error::ShuttingDown)
     }
 
-    /// Waits for room. A call that holds some, or has changed something, may exceed the budget
-    /// when no other call does.
-    async fn acquire(&self, units: u32, may_exceed: bool) -> Result<Room, Error> {
+    /// Waits for room. A call that may exceed the budget does so when no other call does.
+    async fn acquire(
+        &self,
+        units: u32,
+        may_exceed: bool,
+        has_timeout: bool,
+    ) -> Result<Room, Error> {
         let CallerBudget { bytes, excess, .. } = &*self.budget;
         let within = Arc::clone(bytes).acquire_many_owned(units);
         let beyond = async {
@@ -313,9 +333,9 @@ impl CallTicket {
                 permit = beyond => permit.map(Room::Beyond),
             }
         };
-        let acquired = match self.has_changed.load(Ordering::Relaxed) {
-            true => Ok(acquired.await),
-            false => timeout(self.budgets.0.bytes_timeout, acquired).await,
+        let acquired = match has_timeout {
+            true => timeout(self.budgets.0.bytes_timeout, acquired).await,
+            false => Ok(acquired.await),
         };
         match acquired {
             Ok(room) => room.map_err(|_| Error::ShuttingDown),
@@ -418,6 +438,18 @@ mod tests {
         assert!(is_waiting);
         first.release(2 * MEBIBYTE);
         second.hold(MEBIBYTE).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn message_that_arrives_is_refused_without_room_after_a_change_too() {
+        let budgets = budgets(9, 3 * MEBIBYTE);
+        let [unread, call] = [(); 2].map(|()| budgets.enter_call("a").unwrap());
+        unread.hold(2 * MEBIBYTE).await.unwrap();
+        call.has_changed();
+        call.hold_arriving(MEBIBYTE / 2).await.unwrap();
+        let waited = timeout(Duration::from_secs(10), call.hold_arriving(2 * MEBIBYTE)).await;
+        assert_eq!(limit(waited.unwrap().unwrap_err()), (Bound::HeldBytes, 3 * MEBIBYTE as u64));
+        assert_eq!(call.held_bytes(), MEBIBYTE / 2);
     }
 
     #[tokio::test]
