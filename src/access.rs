@@ -12,7 +12,9 @@ mod table;
 pub use choice::Choice;
 pub use grant::{BadGrant, Freedoms, Grant, Role};
 pub use scope::{BadPattern, Outside, Pattern, Scope};
-pub use table::{Call, Does, MAX_FIELDS, MAX_LARGE_REQUEST, MAX_REQUEST, Shape};
+pub use table::{
+    Call, Does, MAX_FIELDS, MAX_LARGE_REQUEST, MAX_PROGRAM_FIELDS, MAX_REQUEST, Shape,
+};
 
 use crate::process::{Record, Selector};
 

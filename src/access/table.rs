@@ -13,6 +13,9 @@ pub struct Call {
     pub shape: Shape,
     /// Bytes of a request message at most.
     pub max_request: usize,
+    /// Fields of a request message at most: each value, each element of a list, and of a map each entry, key
+    /// and value.
+    pub max_fields: usize,
 }
 
 /// How many messages a call has.
@@ -35,11 +38,14 @@ pub const MAX_LARGE_REQUEST: usize = 4 << 20;
 /// that it needs is a selector whose texts and labels are all at their limits: 75 KiB.
 pub const MAX_REQUEST: usize = 128 << 10;
 
-/// Fields of a request message: each value, each element of a list, and of a map each entry, key and value.
+/// Fields of a request message that brings a program.
 ///
 /// The server decodes requests on its only thread, which takes as long for an empty field as for a kilobyte of
 /// text. The kernel gives a program less than 2 MiB of arguments and variables, so no program gets more of them.
-pub const MAX_FIELDS: usize = 128 << 10;
+pub const MAX_PROGRAM_FIELDS: usize = 128 << 10;
+
+/// Fields of any other request message: the largest one that it needs has 1000 keys.
+pub const MAX_FIELDS: usize = 4 << 10;
 
 /// What a call does to processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +69,8 @@ impl Does {
 use Does::{Change, Look};
 
 const fn unary(name: &'static str, does: Does) -> Call {
-    Call { name, does, shape: Shape::Unary, max_request: MAX_REQUEST }
+    let (max_request, max_fields) = (MAX_REQUEST, MAX_FIELDS);
+    Call { name, does, shape: Shape::Unary, max_request, max_fields }
 }
 
 const fn stream(name: &'static str, does: Does) -> Call {
@@ -75,6 +82,10 @@ impl Call {
         Call { max_request: MAX_LARGE_REQUEST, ..self }
     }
 
+    const fn with_program(self) -> Call {
+        Call { max_fields: MAX_PROGRAM_FIELDS, ..self.with_large_request() }
+    }
+
     /// Its answer is a stream, which has a bound of its own.
     pub fn is_stream(self) -> bool {
         self.shape != Shape::Unary
@@ -82,7 +93,7 @@ impl Call {
 
     /// All of them.
     pub const ALL: [Call; 17] = [
-        unary("Start", Change).with_large_request(),
+        unary("Start", Change).with_program(),
         unary("Get", Look),
         unary("List", Look),
         unary("Read", Look),

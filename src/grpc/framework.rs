@@ -51,12 +51,22 @@ pub fn message_too_large(found: usize, limit: usize) -> Status {
     )))
 }
 
-/// The status of a request message that has more fields than any may have.
+/// The status of a request message that has more fields than its method takes.
 pub fn too_many_fields(limit: usize) -> Status {
     not_a_request(format!(
-        "the request has more than {limit} fields; a program gets less than 2 MiB of arguments and \
-         variables from the kernel: send fewer, or put them into a file"
+        "the request has more than {limit} fields: send fewer; where they are arguments or variables, \
+         put them into a file, as a program gets less than 2 MiB of them from the kernel"
     ))
+}
+
+/// The status of a request message that the decoder would refuse, or that the server does not decode.
+pub fn undecodable(why: &str) -> Status {
+    explain(Status::internal(why))
+}
+
+/// The status of a request with a further message, where its method takes one.
+pub fn second_message() -> Status {
+    not_a_request("the request has more than one message: this method takes one".to_owned())
 }
 
 /// The status of a request that has begun and of which nothing more came.

@@ -29,7 +29,7 @@ use tonic::body::Body;
 use tower::Service;
 
 use super::credentials::HEALTH;
-use crate::access::{Call, Caller, MAX_REQUEST, Shape};
+use crate::access::{Call, Caller, MAX_FIELDS, MAX_REQUEST, Shape};
 use crate::grpc::pb::process_service_server::SERVICE_NAME;
 use crate::supervisor::{CallTicket, CallerBudgets, Error, Quotas};
 use field_count::RequestType;
@@ -72,11 +72,21 @@ impl<S> CallBudget<S> {
             }
             false => (self.budgets.enter_call(&caller.name)?, None),
         };
-        // Reflection takes a stream of requests.
-        let (max_message, shape) =
-            call.map_or((MAX_REQUEST, Shape::BidiStream), |call| (call.max_request, call.shape));
-        let request_type = call.and_then(|call| RequestType::of_method(call.name));
-        let limits = RequestLimits::new(max_message, request_type, shape);
+        let limits = match call {
+            Some(Call { name, max_request, max_fields, shape, .. }) => RequestLimits {
+                max_message: max_request,
+                max_fields,
+                request_type: RequestType::of_method(name),
+                shape,
+            },
+            // Reflection takes a stream of requests.
+            None => RequestLimits {
+                max_message: MAX_REQUEST,
+                max_fields: MAX_FIELDS,
+                request_type: None,
+                shape: Shape::BidiStream,
+            },
+        };
         Ok(Some(Admission { ticket: Arc::new(ticket), slot, limits }))
     }
 }

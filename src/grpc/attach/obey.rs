@@ -61,15 +61,9 @@ impl Obedient {
         }
     }
 
-    /// Types, when there is room. Input that waits for it is charged to the caller.
+    /// Types, when there is room. Input that waits for it stays charged to the caller: the request stream gives
+    /// a large message back when the next one is asked for.
     async fn write(&mut self, data: Bytes, eof: bool) -> Result<(), Error> {
-        self.supervisor.ticket().hold(data.len()).await?;
-        let written = self.write_all(&data, eof).await;
-        self.supervisor.ticket().release(data.len());
-        written
-    }
-
-    async fn write_all(&mut self, data: &Bytes, eof: bool) -> Result<(), Error> {
         loop {
             let write = Write { offset: None, data: data.clone(), eof };
             match self.supervisor.write(&self.entry, write).await {

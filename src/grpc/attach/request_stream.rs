@@ -20,8 +20,9 @@ use crate::grpc::pb;
 use crate::supervisor::Stage;
 
 /// Bytes of small inputs that become one write: a client that sends each letter in a message of its
-/// own sends them faster than the keeper answers writes.
-const MERGED_INPUT: usize = 64 << 10;
+/// own sends them faster than the keeper answers writes. Merged input is not charged to the caller, so it has no
+/// more bytes than are free of charge.
+const MERGED_INPUT: usize = 16 << 10;
 
 /// How long a stream whose answer has ended is kept for the client to close it, and how many bytes
 /// that still arrive are discarded meanwhile. HTTP/2's limit of concurrent calls also counts streams

@@ -3,7 +3,8 @@
 //! A field costs the decoder, the checks and the actor about the same whether it is empty or has a kilobyte,
 //! so a bound on bytes does not bound the time that a request takes on the server's only thread. The
 //! counter knows from the descriptors which fields are messages and looks into those, and only into
-//! those. What it cannot read the decoder refuses.
+//! those. It refuses what the decoder refuses, and what no encoder makes and the decoder reads in another way: it
+//! skips groups without a look at the messages in them, and takes the entries of maps with any wire type.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -15,7 +16,7 @@ use prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorSet};
 use crate::grpc::pb;
 use crate::grpc::pb::process_service_server::SERVICE_NAME;
 
-/// Messages within messages that are looked into: as many as the decoder takes.
+/// Messages within messages that the decoder takes.
 const MAX_DEPTH: usize = 100;
 
 /// Bits of a varint at most.
@@ -125,9 +126,16 @@ impl RequestType {
     }
 }
 
-/// A message has more fields than it may have.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct TooManyFields;
+/// Why a message is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// It has more fields than it may have.
+    TooManyFields,
+    /// It has a group, or a message with another wire type than messages have.
+    WireType,
+    /// The decoder refuses it, too.
+    Undecodable,
+}
 
 /// Counts the fields of one message, of which bytes come in pieces of any size.
 #[derive(Debug)]
@@ -159,8 +167,6 @@ enum Step {
     Length(Kind),
     /// What a field holds, up to a position.
     Skip(u64),
-    /// Nothing that can be read: the decoder refuses it.
-    Unreadable,
 }
 
 #[derive(Debug, Default)]
@@ -193,8 +199,8 @@ impl FieldCounter {
         }
     }
 
-    /// Takes the next bytes of the message.
-    pub(super) fn receive(&mut self, mut data: &[u8]) -> Result<(), TooManyFields> {
+    /// Takes the next bytes of the message. After an error there are none.
+    pub(super) fn receive(&mut self, mut data: &[u8]) -> Result<(), Refused> {
         while let Some((byte, rest)) = data.split_first() {
             if let Step::Skip(end) = self.step {
                 let skipped =
@@ -206,9 +212,6 @@ impl FieldCounter {
                 }
                 continue;
             }
-            if matches!(self.step, Step::Unreadable) {
-                return Ok(());
-            }
             data = rest;
             self.position += 1;
             if let Some(number) = self.varint.add(*byte) {
@@ -218,24 +221,29 @@ impl FieldCounter {
         Ok(())
     }
 
-    fn take_number(&mut self, number: u64) -> Result<(), TooManyFields> {
+    fn take_number(&mut self, number: u64) -> Result<(), Refused> {
         match self.step {
             Step::Tag => {
                 self.count(1)?;
                 let message = self.levels.last().map_or(usize::MAX, |level| level.message);
+                let kind = SCHEMA.kind(message, number >> 3);
                 match number & 7 {
                     // No field has the number 0.
-                    _ if number < 8 => self.step = Step::Unreadable,
+                    _ if number < 8 => return Err(Refused::Undecodable),
+                    2 => self.step = Step::Length(kind),
+                    3 | 4 => return Err(Refused::WireType),
+                    6 | 7 => return Err(Refused::Undecodable),
+                    _ if matches!(kind, Kind::Message(_)) => return Err(Refused::WireType),
                     0 => self.step = Step::Number,
                     1 => self.skip(8),
-                    2 => self.step = Step::Length(SCHEMA.kind(message, number >> 3)),
-                    5 => self.skip(4),
-                    // The begin or end of a group, which the decoder skips with all that is in it.
-                    3 | 4 => self.end_field(),
-                    _ => self.step = Step::Unreadable,
+                    _ => self.skip(4),
                 }
             }
-            Step::Length(Kind::Message(message)) if self.levels.len() < MAX_DEPTH => {
+            Step::Length(Kind::Message(message)) => {
+                // The outermost message is a level, too.
+                if self.levels.len() > MAX_DEPTH {
+                    return Err(Refused::Undecodable);
+                }
                 let end = self.position.saturating_add(number);
                 self.levels.push(Level { message, end });
                 self.end_field();
@@ -246,14 +254,14 @@ impl FieldCounter {
                 }
                 self.skip(number);
             }
-            Step::Number | Step::Skip(_) | Step::Unreadable => self.end_field(),
+            Step::Number | Step::Skip(_) => self.end_field(),
         }
         Ok(())
     }
 
-    fn count(&mut self, fields: u64) -> Result<(), TooManyFields> {
+    fn count(&mut self, fields: u64) -> Result<(), Refused> {
         let fields = usize::try_from(fields).unwrap_or(usize::MAX);
-        self.left = self.left.checked_sub(fields).ok_or(TooManyFields)?;
+        self.left = self.left.checked_sub(fields).ok_or(Refused::TooManyFields)?;
         Ok(())
     }
 
@@ -295,11 +303,11 @@ mod tests {
         pb::StartRequest { id: "a".into(), spec: Some(spec), ..Default::default() }.encode_to_vec()
     }
 
-    /// Whether a message has at most so many fields, if it comes in pieces of so many bytes.
-    fn has_at_most(message: &[u8], fields: usize, piece: usize) -> bool {
+    /// Counts a message that comes in pieces of so many bytes and may have so many fields.
+    fn count(message: &[u8], fields: usize, piece: usize) -> Result<(), Refused> {
         let request = RequestType::of_method("Start").unwrap();
         let mut counter = FieldCounter::new(request, fields);
-        message.chunks(piece).all(|piece| counter.receive(piece).is_ok())
+        message.chunks(piece).try_for_each(|piece| counter.receive(piece))
     }
 
     #[test]
@@ -308,24 +316,62 @@ mod tests {
         // id, spec, argv, 5 arguments, env, 3 entries with key and value, cwd, user, groups, 7 groups.
         let fields = 1 + 1 + 1 + 5 + 1 + 3 * 3 + 1 + 1 + 1 + 7;
         for piece in 1..=message.len() {
-            assert!(has_at_most(&message, fields, piece), "{piece}");
-            assert!(!has_at_most(&message, fields - 1, piece), "{piece}");
+            assert_eq!(count(&message, fields, piece), Ok(()), "{piece}");
+            assert_eq!(count(&message, fields - 1, piece), Err(Refused::TooManyFields), "{piece}");
         }
     }
 
     #[test]
-    fn any_bytes_are_counted_without_panic() {
+    fn nothing_that_an_encoder_makes_is_refused() {
         let message = request(2, 2);
-        for at in 0..message.len() {
-            for byte in [0, 3, 4, 6, 7, 0x0b, 0x7f, 0x80, 0xff] {
-                let mut broken = message.clone();
-                broken[at] = byte;
-                for piece in [1, 3, broken.len()] {
-                    has_at_most(&broken, 1000, piece);
+        let (mut taken, mut undecodable) = (0, 0);
+        for (at, byte) in (0..message.len()).flat_map(|at| (0..=u8::MAX).map(move |b| (at, b))) {
+            let mut changed = message.clone();
+            changed[at] = byte;
+            let is_decoded = pb::StartRequest::decode(&changed[..]).is_ok();
+            for piece in [1, 3, changed.len()] {
+                match count(&changed, 1000, piece) {
+                    Ok(()) => taken += usize::from(is_decoded),
+                    Err(Refused::WireType) => {}
+                    Err(refused) => {
+                        assert!(!is_decoded, "byte {at} is {byte:#x}: {refused:?}");
+                        undecodable += usize::from(refused == Refused::Undecodable);
+                    }
                 }
             }
         }
-        assert!(has_at_most(&[0xff; 64], 1000, 7));
+        assert!(taken > 0 && undecodable > 0, "{taken} taken, {undecodable} undecodable");
+        assert_eq!(count(&[0xff; 64], 1000, 7), Ok(()));
+    }
+
+    #[test]
+    fn group_does_not_hide_the_fields_behind_it() {
+        // A group of the field 100, in it a spec that cannot be decoded.
+        let hidden = [&b"\xa3\x06\x12\x01\x00\xa4\x06"[..], &request(2000, 0)].concat();
+        assert!(pb::StartRequest::decode(&hidden[..]).is_ok());
+        assert_eq!(count(&hidden, 1000, hidden.len()), Err(Refused::WireType));
+        let (wire_type, undecodable) = (Refused::WireType, Refused::Undecodable);
+        for (tag, refused) in [
+            (0x02, undecodable),
+            (0x0b, wire_type),
+            (0x0c, wire_type),
+            (0x0e, undecodable),
+            (0x0f, undecodable),
+        ] {
+            assert_eq!(count(&[tag], 1000, 1), Err(refused), "{tag:#x}");
+        }
+    }
+
+    #[test]
+    fn map_with_another_wire_type_does_not_hide_fields() {
+        // A spec with labels of the wire type of fixed64: the decoder reads the length 0, and then arguments.
+        let spec = [&b"\x59\x00"[..], &b"\x12\x02\x0a\x00".repeat(2000)].concat();
+        let spec = pb::Spec::decode(&spec[..]).map(|_| spec).unwrap();
+        let length = u16::try_from(spec.len()).unwrap();
+        let prefix = [0x12, (length & 0x7f) as u8 | 0x80, (length >> 7) as u8];
+        let hidden = [&prefix[..], &spec].concat();
+        assert!(pb::StartRequest::decode(&hidden[..]).is_ok());
+        assert_eq!(count(&hidden, 1000, hidden.len()), Err(Refused::WireType));
     }
 
     #[test]

@@ -9,7 +9,9 @@ use http_body_util::{BodyExt, StreamBody};
 use procyard::grpc::pb;
 use procyard::grpc::pb::process_service_client::ProcessServiceClient;
 use tokio::net::UnixStream;
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::body::Body;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Response, Status, Streaming};
@@ -131,7 +133,9 @@ async fn unread_structured_outputs_hold_no_more_than_the_budget() {
 /// A call whose request has 3 MiB and lacks the last byte. Returns how it was refused.
 async fn half_sent(mut channel: Channel, method: &str) -> Status {
     let length = 3 * MEBIBYTE as u32;
-    let message = [&[0][..], &length.to_be_bytes(), &vec![0; length as usize - 1]].concat();
+    // One field, which is unknown and has more bytes than come.
+    let field = [&b"\x7a\xff\xff\xff\x7f"[..], &vec![0; length as usize - 6]].concat();
+    let message = [&[0][..], &length.to_be_bytes(), &field].concat();
     let pieces = Bytes::from(message);
     let data = (0..pieces.len()).step_by(1 << 14).map(move |from| {
         let piece = pieces.slice(from..pieces.len().min(from + (1 << 14)));
@@ -171,7 +175,6 @@ async fn half_sent_requests_are_refused(method: &'static str) {
     let channel = service.channel().await;
     let mut calls = JoinSet::new();
     (0..20).for_each(|_| drop(calls.spawn(half_sent(channel.clone(), method))));
-    // While all wait for room that the others hold, one may exceed the budget.
     let refused = soon(calls.join_next()).await.unwrap().unwrap();
     assert_eq!(limit(&refused), "held_bytes", "{method}");
     let grown = own_memory(server).saturating_sub(before);
@@ -183,6 +186,54 @@ async fn half_sent_requests_are_refused(method: &'static str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn half_sent_requests_hold_no_more_than_the_budget() {
     tokio::join!(half_sent_requests_are_refused("Start"), half_sent_requests_are_refused("Attach"));
+}
+
+/// An Attach that has begun: what sends its next message, and its answer.
+async fn attach(
+    client: &mut Client,
+    id: String,
+) -> (mpsc::Sender<pb::AttachRequest>, Streaming<pb::AttachResponse>) {
+    let (sender, messages) = mpsc::channel(1);
+    let start = pb::AttachStart { id, ..Default::default() };
+    let start = Some(pb::attach_request::Message::Start(start));
+    sender.send(pb::AttachRequest { message: start }).await.unwrap();
+    let mut answer = soon(client.attach(ReceiverStream::new(messages))).await.unwrap().into_inner();
+    soon(answer.message()).await.unwrap().expect("no Attached came");
+    (sender, answer)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_inputs_of_many_attaches_on_one_connection_arrive() {
+    const PROCESSES: usize = 40;
+    // They exceed the window of the connection when each fills that of its call, and their inputs the budget.
+    const ATTACHES: usize = 160;
+    const INPUT: usize = MEBIBYTE / 2;
+    let service = TestService::start_with(|command| {
+        command.args(["--caller-max-bytes", &(24 * MEBIBYTE).to_string()]);
+    });
+    let mut client = service.client().await;
+    let script = format!("head -c {} >/dev/null", ATTACHES / PROCESSES * INPUT);
+    for n in 0..PROCESSES {
+        begin(&mut client, &format!("p{n}"), with_stdin(shell(&script))).await;
+    }
+    let mut attached = Vec::new();
+    for n in 0..ATTACHES {
+        attached.push(attach(&mut client, format!("p{}", n % PROCESSES)).await);
+    }
+    for (sender, _) in &attached {
+        let data = Some(pb::attach_request::Message::Data(vec![b'a'; INPUT].into()));
+        sender.try_send(pb::AttachRequest { message: data }).unwrap();
+    }
+    // Each process exits when it has read all input.
+    let ended = |message: &pb::AttachResponse| {
+        matches!(message.message, Some(pb::attach_response::Message::End(_)))
+    };
+    soon(async {
+        for (_, answer) in &mut attached {
+            while !ended(&answer.message().await.unwrap().expect("no End came")) {}
+        }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
-use procyard::access::{Call, MAX_FIELDS, MAX_LARGE_REQUEST, MAX_REQUEST};
+use procyard::access::{Call, MAX_FIELDS, MAX_LARGE_REQUEST, MAX_PROGRAM_FIELDS, MAX_REQUEST};
 use procyard::grpc::pb;
 use tokio::net::{TcpStream, UnixStream};
 use tonic::body::Body;
@@ -88,7 +88,7 @@ async fn selector_beyond_the_limits_of_a_spec_is_refused() {
     for (selector, expected) in [
         (largest, &[][..]),
         (labels(65), &["labels"]),
-        (labels(5000), &["labels"]),
+        (labels(1000), &["labels"]),
         (long, &["states", "name"]),
     ] {
         let target = Some(pb::kill_request::Target::Selector(selector.clone()));
@@ -192,14 +192,19 @@ fn starts_of_many_fields() -> [pb::StartRequest; 3] {
 async fn request_of_too_many_fields_is_refused() {
     let service = TestService::start();
     let mut client = service.client().await;
+    let mut refused = Vec::new();
     for request in starts_of_many_fields() {
-        let refused = soon(client.start(request)).await.unwrap_err();
+        refused.push((soon(client.start(request)).await.unwrap_err(), MAX_PROGRAM_FIELDS));
+    }
+    let watch = pb::WatchRequest { selector: Some(labels(MAX_FIELDS)), ..Default::default() };
+    refused.push((soon(client.watch(watch)).await.unwrap_err(), MAX_FIELDS));
+    for (refused, limit) in refused {
         assert_eq!(refused.code(), Code::InvalidArgument, "{refused:?}");
         assert_eq!(
             (reason(&refused), bad_fields(&refused)),
             ("INVALID_FIELD".into(), vec!["request".into()])
         );
-        assert!(refused.message().contains(&format!("more than {MAX_FIELDS} fields")), "{refused}");
+        assert!(refused.message().contains(&format!("more than {limit} fields")), "{refused}");
     }
     assert_eq!(list(&mut client).await, []);
 }
