@@ -89,6 +89,7 @@ impl Keeper {
                 self.finish(key, zombie, &lingering);
             } else if self.spawner.is_starting(zombie.pid) {
                 // Its helper is about to say what came of it; then it is looked at again.
+                self.spawner.continue_helper(zombie.pid);
                 return;
             } else if self.spawner.is_helper(zombie.pid) {
                 if let Some(finished) = self.spawner.lose_helper(zombie.pid) {
@@ -99,6 +100,7 @@ impl Keeper {
             } else {
                 reap::reap(zombie.pid);
                 self.forest.forget(zombie.pid);
+                self.spawner.forget_child(zombie.pid);
                 if self.held.server == Some(zombie.pid) {
                     self.server_ended(&zombie);
                 } else if self.held.candidate == Some(zombie.pid) {

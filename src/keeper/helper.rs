@@ -40,7 +40,8 @@ const DONE: u32 = 2;
 /// # Safety
 /// `run` is called in a task that shares the keeper's memory while the keeper runs. It makes raw
 /// system calls only (`raw`): it never allocates, locks or panics, and touches nothing but the job.
-/// What both sides touch meanwhile is atomic.
+/// What both sides touch meanwhile is atomic. If another task than the helper uses the job, the job is
+/// held elsewhere until that task has ended.
 pub(super) unsafe trait Job {
     /// Does it, for as long as that takes.
     fn run(&self);
@@ -137,6 +138,11 @@ impl<J: Job> Helper<J> {
         self.memory.job.borrow().clone()
     }
 
+    /// Lets go of the job of a helper that has ended.
+    pub(super) fn forget_job(&self) {
+        self.memory.job.borrow_mut().take();
+    }
+
     /// Gives a job to an idle helper.
     pub(super) fn post(&self, job: Rc<J>) {
         self.memory.posted.store(Rc::as_ptr(&job).cast_mut(), Ordering::Relaxed);
@@ -170,13 +176,11 @@ impl<J: Job> Drop for Helper<J> {
     fn drop(&mut self) {
         // SAFETY: sends a signal to a child of the keeper that was not reaped.
         unsafe { libc::kill(self.pid, libc::SIGKILL) };
-        if reap::reap_within(self.pid, EXIT_TIMEOUT)
-            && self.memory.state.load(Ordering::Acquire) != POSTED
-        {
+        if reap::reap_within(self.pid, EXIT_TIMEOUT) {
             // SAFETY: the helper is gone, and this is not used again.
             unsafe { ManuallyDrop::drop(&mut self.memory) };
         }
-        // Else the helper, or what it was starting, may still use the memory.
+        // Else the helper may still use the memory.
     }
 }
 

@@ -56,23 +56,22 @@ pub(super) fn is_reapable(pid: i32) -> bool {
 
 /// Waits for a child to end and reaps it. False: not in time.
 pub(super) fn reap_within(pid: i32, timeout: Duration) -> bool {
-    let end = |options| waitid(libc::P_PID, pid.cast_unsigned(), libc::WEXITED | options);
+    let is_reaped = || {
+        let reaped = waitid(libc::P_PID, pid.cast_unsigned(), libc::WEXITED | libc::WNOHANG);
+        // SAFETY: waitid filled in a SIGCHLD siginfo, or left the pid 0.
+        reaped.is_ok_and(|(info, _)| unsafe { info.si_pid() } == pid)
+    };
     let Some(pidfd) = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok())
     else {
         // There is no descriptor to wait for it by, or it was reaped.
-        return end(libc::WNOHANG).is_ok();
+        return is_reaped();
     };
     let timeout = Timespec {
         tv_sec: timeout.as_secs().cast_signed(),
         tv_nsec: timeout.subsec_nanos().into(),
     };
     let polled = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout));
-    polled.is_ok_and(|ended| ended > 0) && end(libc::WNOHANG).is_ok()
-}
-
-/// Waits for a child that is about to exit without having become a program.
-pub(super) fn discard(pid: i32) {
-    let _ = waitid(libc::P_PID, pid.cast_unsigned(), libc::WEXITED);
+    polled.is_ok_and(|ended| ended > 0) && is_reaped()
 }
 
 /// The system call itself: libc's function has no place for the usage.

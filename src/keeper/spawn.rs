@@ -25,7 +25,7 @@ use rustix::process::{Pid, PidfdFlags, Resource, getpid, getrlimit, pidfd_open, 
 
 use super::helper::{self, Helper, Stack};
 use super::memory::OomScores;
-use super::reap;
+use super::{reap, tree};
 use crate::process::{Launch, Refused};
 use child::{Order, Plan, Step};
 use clone::Spawn;
@@ -48,6 +48,8 @@ const EXEC_TIMEOUT: Duration = Duration::from_secs(10);
 const DESCRIPTORS_TIMEOUT: Duration = Duration::from_secs(2);
 /// The same for the server, and for what the keeper tries before it begins. The keeper waits for these.
 const SERVER_EXEC_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a child that failed may take to exit, where the keeper waits for that.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a helper may take before another one makes the next start.
 const SLOW_EXEC: Duration = Duration::from_millis(5);
 
@@ -68,6 +70,8 @@ pub(super) struct Spawner {
     slots: [OwnedFd; 3],
     /// The start whose streams are in the slots.
     slots_of: Option<Rc<Spawn>>,
+    /// Starts whose helper was killed, as long as their child may use their memory.
+    lost: Vec<Rc<Spawn>>,
     /// Descriptor 6: the keeper itself, for a child to see whether it lives.
     keeper: OwnedFd,
     /// What the kernel gives of a sandbox.
@@ -82,6 +86,8 @@ pub(super) struct Spawner {
 struct SpawnHelper {
     helper: Helper<Spawn>,
     start: Option<Begun>,
+    /// The keeper has killed it. It makes no more starts.
+    is_killed: bool,
 }
 
 /// A start that is under way.
@@ -110,6 +116,18 @@ pub(super) struct Failed {
     pub(super) failure: Failure,
     /// The same in words.
     pub(super) refused: Refused,
+    pub(super) child: FailedChild,
+}
+
+/// What became of the child of a start that failed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum FailedChild {
+    /// There was none.
+    NotMade,
+    /// It exits without having executed the program. The sweep reaps it.
+    Exits(i32),
+    /// The keeper has killed it. It may have executed the program, and forked.
+    Killed,
 }
 
 /// The child's ends of its streams. No stdin: `/dev/null`; no stderr: as stdout.
@@ -139,6 +157,7 @@ impl Spawner {
             stacks: Vec::new(),
             slots,
             slots_of: None,
+            lost: Vec::new(),
             keeper,
             host: Rc::default(),
             descriptors: (soft, hard),
@@ -184,7 +203,10 @@ impl Spawner {
     /// When a start becomes slow or late, if none is over before; `waiting`: another start waits.
     pub(super) fn due(&self, waiting: bool) -> Option<Instant> {
         let late = self.helpers.iter().filter_map(SpawnHelper::late_at);
-        let slow = if self.slots_are_free() {
+        let slow = if self.idle().is_none() && self.helpers.len() >= MAX_HELPERS {
+            // An event tells when a helper is done or has ended.
+            None
+        } else if self.slots_are_free() {
             self.begun().map(|start| start.since + SLOW_EXEC).max()
         } else {
             // No event tells when the child takes them.
@@ -198,7 +220,7 @@ impl Spawner {
     }
 
     fn idle(&self) -> Option<usize> {
-        self.helpers.iter().position(|helper| helper.start.is_none())
+        self.helpers.iter().position(SpawnHelper::is_idle)
     }
 
     /// The keeper's children that are no processes yet, and its helpers.
@@ -275,7 +297,7 @@ impl Spawner {
     ) -> Result<Child, Failed> {
         let program = Rc::new(program);
         let begun = self.begin(Rc::clone(&program), ends, cgroup);
-        begun.map_err(|failure| program.fail(failure))?;
+        begun.map_err(|failure| program.fail(failure, FailedChild::NotMade))?;
         self.wait(&program)
     }
 
@@ -289,7 +311,12 @@ impl Spawner {
         let tried = self.spawn_and_wait(directory, &ends, Some(cgroup));
         // The keeper may move to another cgroup now, and helpers would not.
         self.helpers.clear();
-        matches!(tried, Err(Failed { failure: Failure { step: Step::Exec, .. }, .. }))
+        let Err(Failed { failure, child: FailedChild::Exits(child), .. }) = tried else {
+            return false;
+        };
+        // The cgroup is empty then.
+        reap::reap_within(child, EXIT_TIMEOUT);
+        matches!(failure.step, Step::Exec) && !failure.is_signal()
     }
 
     /// Starts the server, and waits for its exec: the keeper's own streams, then these descriptors
@@ -303,13 +330,13 @@ impl Spawner {
         let above = 3 + passed.len() as RawFd;
         let copies: Result<Vec<OwnedFd>, Errno> =
             passed.iter().map(|fd| rustix::io::fcntl_dupfd_cloexec(fd, above)).collect();
-        let copies = copies.map_err(|errno| program.fail(Failure::of_descriptors(errno)))?;
+        let not_made = |failure| program.fail(failure, FailedChild::NotMade);
+        let copies = copies.map_err(|errno| not_made(Failure::of_descriptors(errno)))?;
         let sources: Vec<RawFd> = (0..3).chain(copies.iter().map(AsRawFd::as_raw_fd)).collect();
         let keep_below = 1 + sources.iter().max().copied().unwrap_or(2).cast_unsigned();
         // Without its keeper it saves what all have printed before it ends.
         let plan = Plan { sources, keep_below, terminal: false, die_with_keeper: false };
-        let posted = self.post(Rc::clone(program), plan, None);
-        posted.map_err(|failure| program.fail(failure))?;
+        self.post(Rc::clone(program), plan, None).map_err(not_made)?;
         self.wait(program)
     }
 
@@ -338,13 +365,14 @@ impl Spawner {
             Some(idle) => idle,
             None => {
                 let helper = Helper::new(self.done_event.as_fd()).map_err(Failure::of_clone)?;
-                self.helpers.push(SpawnHelper { helper, start: None });
+                self.helpers.push(SpawnHelper { helper, start: None, is_killed: false });
                 self.helpers.len() - 1
             }
         };
         self.last_number += 1;
         let (number, since) = (self.last_number, Instant::now());
-        self.helpers[idle].start = Some(Begun { number, since, abandoned: false });
+        let start = Begun { number, since, abandoned: false };
+        self.helpers[idle].start = Some(start);
         self.helpers[idle].helper.post(spawn);
         Ok(idle)
     }
@@ -359,7 +387,7 @@ impl Spawner {
         } else {
             self.helpers[at].abandon().map(|(_, failed)| Err(failed))
         };
-        finished.unwrap_or_else(|| Err(program.fail(Failure::NO_HELPER)))
+        finished.unwrap_or_else(|| Err(program.fail(Failure::NO_HELPER, FailedChild::NotMade)))
     }
 
     /// Takes a start that is over, because its helper is done or because it is late.
@@ -389,47 +417,84 @@ impl Spawner {
         let result = match result {
             Ok(pid) if abandoned => {
                 // It is reaped as any orphan.
-                kill(pid);
+                kill_group(pid);
                 return None;
             }
-            Ok(pid) => open_child(pid),
-            Err((failure, child)) => {
-                if let Some(child) = child {
-                    reap::discard(child);
-                }
-                Err(failure)
+            Ok(pid) if tree::ended_before_exec(pid) => {
+                Err((Failure::SIGNALLED, FailedChild::Exits(pid)))
             }
+            Ok(pid) => open_child(pid).map_err(|failure| (failure, FailedChild::Killed)),
+            // It is not reaped here: it may have been taken for an orphan before its pid was known.
+            Err((failure, Some(pid))) => Err((failure, FailedChild::Exits(pid))),
+            Err((failure, None)) => Err((failure, FailedChild::NotMade)),
         };
-        (!abandoned)
-            .then(|| Finished { number, result: result.map_err(|failure| program.fail(failure)) })
+        let result = result.map_err(|(failure, child)| program.fail(failure, child));
+        (!abandoned).then_some(Finished { number, result })
     }
 
-    /// Ends the idle helpers that are not kept.
+    /// Kills the idle helpers that are not kept. The sweep reaps them.
     fn end_surplus(&mut self) {
-        let mut idle = 0;
-        self.helpers.retain(|helper| {
-            idle += usize::from(helper.start.is_none());
-            helper.start.is_some() || idle <= MAX_IDLE_HELPERS
-        });
+        let idle = self.helpers.iter_mut().filter(|helper| helper.is_idle());
+        idle.skip(MAX_IDLE_HELPERS).for_each(SpawnHelper::kill);
         self.stacks.truncate(MAX_IDLE_HELPERS);
     }
 
-    /// A helper was killed. Returns what became of its start. None: this is no helper, or it had none.
+    /// A helper has ended. Returns what became of its start. None: this is no helper, or it had none.
     pub(super) fn lose_helper(&mut self, pid: i32) -> Option<Finished> {
         let at = self.helpers.iter().position(|helper| helper.helper.pid() == pid)?;
-        tracing::error!(pid, "a helper of the keeper was killed");
+        if !self.helpers[at].is_killed {
+            tracing::error!(pid, "a helper of the keeper was killed");
+        }
+        let done = self.finish(at);
         let mut lost = self.helpers.swap_remove(at);
-        let spawn = lost.helper.job()?;
+        let Some(spawn) = lost.helper.job() else { return done };
         if self.slots_of.as_ref().is_some_and(|of| Rc::ptr_eq(of, &spawn)) {
             self.free_slots();
         }
-        let (number, _) = lost.abandon()?;
-        let failed = spawn.order.program.fail(Failure::NO_HELPER);
+        let abandoned = lost.abandon();
+        lost.helper.forget_job();
+        // The kernel has stored the pid of a child before it let the helper end.
+        if let Some(child) = spawn.pid() {
+            kill_group(child);
+            self.lost.push(Rc::clone(&spawn));
+        }
+        let (number, _) = abandoned?;
+        let failed = spawn.order.program.fail(Failure::NO_HELPER, FailedChild::Killed);
         Some(Finished { number, result: Err(failed) })
+    }
+
+    /// A child of the keeper was reaped: if its helper was killed, its start's memory is free.
+    pub(super) fn forget_child(&mut self, pid: i32) {
+        self.lost.retain(|spawn| spawn.pid() != Some(pid));
+    }
+
+    /// Has the helper of a child that has exited run, should another process have stopped it.
+    pub(super) fn continue_helper(&self, child: i32) {
+        for helper in self.helpers.iter().filter(|helper| helper.child() == Some(child)) {
+            // SAFETY: sends a signal to a child of the keeper that was not reaped.
+            unsafe { libc::kill(helper.helper.pid(), libc::SIGCONT) };
+        }
+    }
+}
+
+impl Drop for SpawnHelper {
+    fn drop(&mut self) {
+        // The child may still use the memory of a start under way.
+        std::mem::forget(self.helper.job());
     }
 }
 
 impl SpawnHelper {
+    fn is_idle(&self) -> bool {
+        self.start.is_none() && !self.is_killed
+    }
+
+    /// Kills it. It is lost when the sweep finds it.
+    fn kill(&mut self) {
+        self.is_killed = true;
+        kill(self.helper.pid());
+    }
+
     /// The child that it has made for the start under way.
     fn child(&self) -> Option<i32> {
         self.helper.job().and_then(|spawn| spawn.pid())
@@ -440,20 +505,27 @@ impl SpawnHelper {
         let start = self.start.as_ref().filter(|start| !start.abandoned)?;
         let spawn = self.helper.job()?;
         let has_descriptors = spawn.order.has_descriptors.load(Ordering::Acquire);
-        Some(start.since + if has_descriptors { EXEC_TIMEOUT } else { DESCRIPTORS_TIMEOUT })
+        let timeout = if has_descriptors { EXEC_TIMEOUT } else { DESCRIPTORS_TIMEOUT };
+        Some(start.since + timeout)
     }
 
     /// Gives up a start: kills the child, whether or not that ends it soon. Its memory stays until
-    /// the helper is done.
+    /// the helper is done. A helper whose child has no descriptors yet may be stopped itself, and the
+    /// slots are not free before it has ended, so it is killed, too.
     fn abandon(&mut self) -> Option<(u64, Failed)> {
         let start = self.start.as_mut().filter(|start| !start.abandoned)?;
         let spawn = self.helper.job()?;
         start.abandoned = true;
         spawn.order.is_cancelled.store(true, Ordering::Release);
         if let Some(pid) = spawn.pid() {
-            kill(pid);
+            kill_group(pid);
         }
-        Some((start.number, spawn.order.program.fail(Failure::TIMED_OUT)))
+        let number = start.number;
+        if !spawn.order.has_descriptors.load(Ordering::Acquire) {
+            self.kill();
+        }
+        let failed = spawn.order.program.fail(Failure::TIMED_OUT, FailedChild::Killed);
+        Some((number, failed))
     }
 }
 
@@ -463,6 +535,12 @@ fn kill(pid: i32) {
     unsafe { libc::kill(pid, libc::SIGKILL) };
 }
 
+/// Kills a new child that was not reaped, and the group that it leads if it has come that far.
+fn kill_group(pid: i32) {
+    kill(pid);
+    let _ = tree::signal_group(pid, libc::SIGKILL);
+}
+
 /// A child that has executed its program, with its descriptor.
 fn open_child(pid: i32) -> Result<Child, Failure> {
     let known = Pid::from_raw(pid).ok_or(Errno::SRCH);
@@ -470,8 +548,11 @@ fn open_child(pid: i32) -> Result<Child, Failure> {
         Ok(pidfd) => Ok(Child { pid, pidfd }),
         Err(errno) => {
             // It is reaped as any orphan.
-            kill(pid);
+            kill_group(pid);
             Err(Failure::of_descriptors(errno))
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

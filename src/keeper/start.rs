@@ -17,7 +17,7 @@ use super::ending::Stop;
 use super::held::{Held, MAX_HELD};
 use super::kill::Kill;
 use super::poller::{EventFlags, Token};
-use super::spawn::{Child, Failed, Failure, Finished, Program};
+use super::spawn::{Child, Failed, FailedChild, Failure, Finished, Program};
 use super::streams::Streams;
 use super::tree;
 use super::turns::{BUDGET, Keeper};
@@ -169,7 +169,7 @@ impl Keeper {
         match self.spawner.begin(Rc::clone(&program), &ends, leaf) {
             Ok(number) => Ok(Begun::Starting { number, key, streams, cgroups }),
             Err(failure) => {
-                self.give_back_cgroups(cgroups, &failure);
+                self.give_back_cgroups(cgroups, &failure, FailedChild::NotMade);
                 Err(program.refuse(failure))
             }
         }
@@ -227,19 +227,31 @@ impl Keeper {
     }
 
     /// Takes back the cgroups of a start that failed.
-    fn give_back_cgroups(&mut self, cgroups: ProcessCgroups, failure: &Failure) {
-        let ProcessCgroups { leaf, confined } = cgroups;
-        // Whatever failed for a limited process: it may be the leaf. In that of a late start the child
-        // may still be, or the leaf may be what made it late.
-        let is_doubtful =
-            confined.is_some() || failure.is_about_the_cgroup() || failure.is_timeout();
+    fn give_back_cgroups(
+        &mut self,
+        cgroups: ProcessCgroups,
+        failure: &Failure,
+        child: FailedChild,
+    ) {
+        let ProcessCgroups { mut leaf, confined } = cgroups;
+        let is_killed = child == FailedChild::Killed;
+        if is_killed {
+            // The program may have run before it was killed, and forked.
+            if let (Some(cgroups), Some(leaf)) = (&self.cgroups, &mut leaf) {
+                cgroups.kill(leaf);
+            }
+            confined.iter().for_each(Confined::kill);
+        }
+        // Whatever failed for a limited process: it may be the leaf. The leaf may also be what made a
+        // start late.
+        let is_doubtful = confined.is_some() || failure.is_about_the_cgroup() || is_killed;
         if let Some(confined) = confined {
             self.controllers.give_back(confined);
         }
         if is_doubtful {
             self.discard_leaf(leaf);
         } else if let (Some(cgroups), Some(leaf)) = (&mut self.cgroups, leaf) {
-            cgroups.give_back(leaf, true);
+            cgroups.give_back(leaf, child == FailedChild::NotMade);
         }
     }
 
@@ -256,10 +268,10 @@ impl Keeper {
         let Starting { mut start, key, streams, cgroups, .. } = self.starting.swap_remove(at);
         match result {
             Ok(child) => self.hold(&start, key, child, streams, cgroups),
-            Err(Failed { failure, refused }) => {
+            Err(Failed { failure, refused, child }) => {
                 let in_leaf = cgroups.leaf.is_some() && cgroups.confined.is_none();
                 let is_frozen = self.is_late_by_freeze(&cgroups, &failure);
-                self.give_back_cgroups(cgroups, &failure);
+                self.give_back_cgroups(cgroups, &failure, child);
                 if is_frozen && !start.was_frozen {
                     let process = &*start.launch.id;
                     tracing::warn!(process, "start was late in a frozen leaf; trying a new one");
@@ -297,8 +309,7 @@ impl Keeper {
         {
             // Nothing knows it yet; it is reaped as any orphan, and so are those below it.
             let _ = tree::send(&child.pidfd, libc::SIGKILL);
-            confined.kill();
-            self.give_back_cgroups(cgroups, &Failure::TIMED_OUT);
+            self.give_back_cgroups(cgroups, &Failure::TIMED_OUT, FailedChild::Killed);
             return self.answer_start(start, Err(unlimited(error)));
         }
         let mut held = Held::new(launch, child, cgroups, streams, self.unmap_written);

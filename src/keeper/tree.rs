@@ -33,6 +33,10 @@ pub(super) use walk::{Group, LeafMembers, Walk};
 /// Ticks of a second in what the kernel tells of used time, whatever it counts with itself.
 const TICKS: u64 = 100;
 
+/// Flags of a task, in the kernel's numbers: it exits; it was forked and has executed nothing.
+const PF_EXITING: u32 = 0x4;
+const PF_FORKNOEXEC: u32 = 0x40;
+
 /// Longest id that is remembered of an orphan: longer than any that a process can have.
 const MAX_ID_REMEMBERED: usize = 1024;
 
@@ -192,8 +196,12 @@ impl Forest {
             let done = |orphan: &Orphan| {
                 orphan.owner.is_some() || !again || self.is_earlier(pid, orphan.start)
             };
-            let is_own = known.is_own(pid) || self.environs.owns(pid);
-            if is_own || self.orphans.get(&pid).is_some_and(done) {
+            if known.is_own(pid) || self.environs.owns(pid) {
+                // A child that is being started is listed a moment before its pid is known here.
+                self.orphans.remove(&pid);
+                continue;
+            }
+            if self.orphans.get(&pid).is_some_and(done) {
                 continue;
             }
             self.place(pid, known);
@@ -411,6 +419,13 @@ pub(super) fn parent(pid: i32) -> Option<i32> {
     Stat::read(pid).map(|stat| stat.parent)
 }
 
+/// Whether a child that is a zombie, or about to be one, never executed a program.
+pub(super) fn ended_before_exec(pid: i32) -> bool {
+    // Both, as an exec releases the memory of its parent before it clears the second.
+    let ended = PF_EXITING | PF_FORKNOEXEC;
+    Stat::read(pid).is_some_and(|stat| stat.flags & ended == ended)
+}
+
 /// The real, effective, saved and file system user ids of a process.
 pub(super) fn uids(pid: i32) -> Option<[u32; 4]> {
     let status = fs::read(format!("/proc/{pid}/status")).ok()?;
@@ -437,6 +452,7 @@ struct Stat {
     parent: i32,
     group: i32,
     session: i32,
+    flags: u32,
     /// User and system time, of which a second has [`TICKS`].
     ticks: u64,
     start: u64,
@@ -465,6 +481,7 @@ impl Stat {
             parent: number(1)?,
             group: number(2)?,
             session: number(3)?,
+            flags: fields.get(6)?.parse().ok()?,
             ticks: [11, 12]
                 .map(|n| fields.get(n)?.parse::<u64>().ok())
                 .into_iter()

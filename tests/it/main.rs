@@ -20,6 +20,7 @@ mod lingering;
 mod output;
 mod readiness;
 mod service;
+mod slow_exec;
 mod spawning;
 mod supervising;
 mod surviving;

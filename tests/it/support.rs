@@ -9,7 +9,9 @@ pub mod tty;
 
 use std::collections::HashMap;
 use std::ffi::CString;
+use std::fs::File;
 use std::future::Future;
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -490,6 +492,16 @@ pub fn pids() -> impl Iterator<Item = u32> {
 /// The state of a process as `ps` shows it; none: there is no such process.
 pub fn state(pid: u32) -> Option<char> {
     stat(pid).first()?.chars().next()
+}
+
+/// Takes a lease on a file: what opens it, as an exec does, waits for 45 s by default.
+pub fn lease(file: &File) {
+    // SAFETY: the signal that asks for the lease back is ignored, and the lease is this file's.
+    let leased = unsafe {
+        libc::signal(libc::SIGIO, libc::SIG_IGN);
+        libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK)
+    };
+    assert_eq!(leased, 0, "{}", std::io::Error::last_os_error());
 }
 
 /// Pids of the zombies that are children of a process.

@@ -104,6 +104,10 @@ impl Failure {
     pub(in crate::keeper) const TIMED_OUT: Failure =
         Failure { step: Step::Exec, errno: libc::ETIME, candidate: 0 };
 
+    /// A signal ended the child before it executed its program.
+    pub(super) const SIGNALLED: Failure =
+        Failure { step: Step::Exec, errno: libc::EINTR, candidate: 0 };
+
     /// No helper could make the child.
     pub(in crate::keeper) const NO_HELPER: Failure =
         Failure { step: Step::Clone, errno: libc::EAGAIN, candidate: 0 };
@@ -118,7 +122,11 @@ impl Failure {
         Failure { step: Step::Descriptors, errno: errno.raw_os_error(), candidate: 0 }
     }
 
-    /// The child may still be there for a while, in its cgroup.
+    pub(super) fn is_signal(&self) -> bool {
+        matches!(self.step, Step::Exec) && self.errno == libc::EINTR
+    }
+
+    /// The child was killed because it was late.
     pub(in crate::keeper) fn is_timeout(&self) -> bool {
         matches!(self.step, Step::Exec) && self.errno == libc::ETIME
     }

@@ -8,7 +8,7 @@ use std::ptr;
 
 use super::child::{Failure, Step};
 use super::fence::Fence;
-use super::{COOKIE, Failed, OUTPUT};
+use super::{COOKIE, Failed, FailedChild, OUTPUT};
 use crate::process::{Launch, Refused, User};
 
 /// What the child needs of a [`Launch`], in the form that the kernel takes.
@@ -123,8 +123,8 @@ impl Program {
         Ok(self)
     }
 
-    pub(super) fn fail(&self, failure: Failure) -> Failed {
-        Failed { failure, refused: self.refuse(failure) }
+    pub(super) fn fail(&self, failure: Failure, child: FailedChild) -> Failed {
+        Failed { failure, refused: self.refuse(failure), child }
     }
 
     /// A failure in words, with the path that it speaks of.

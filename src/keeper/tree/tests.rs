@@ -63,6 +63,48 @@ fn end_child(mut child: std::process::Child) {
     child.wait().unwrap();
 }
 
+/// The keeper has started all of its children itself.
+struct AllOwn;
+
+impl Known for AllOwn {
+    fn own(&self) -> usize {
+        0
+    }
+
+    fn is_own(&self, _: i32) -> bool {
+        true
+    }
+
+    fn led_by(&self, _: i32) -> Option<u64> {
+        None
+    }
+
+    fn leaf_owner(&self, _: i32) -> LeafOwner {
+        LeafOwner::NoLeaf
+    }
+
+    fn named(&self, _: &str, _: i32) -> Option<u64> {
+        None
+    }
+
+    fn holds(&self, _: u64) -> bool {
+        false
+    }
+}
+
+#[test]
+fn child_whose_pid_becomes_known_is_no_orphan() {
+    let child = shell("read x");
+    let pid = child.id().cast_signed();
+    let mut forest = forest();
+    let pass = || Pass { children: vec![pid], which: Which::Unplaced };
+    assert!(forest.advance(&mut pass(), &OneProcess, None));
+    assert!(forest.orphans.contains_key(&pid));
+    assert!(forest.advance(&mut pass(), &AllOwn, None));
+    assert!(forest.orphans.is_empty());
+    end_child(child);
+}
+
 #[test]
 fn environment_is_searched_again_only_after_an_exec() {
     let mut child = shell("read x; PROCYARD_ID=a exec sleep 600");

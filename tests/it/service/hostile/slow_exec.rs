@@ -1,7 +1,6 @@
 //! A program whose exec takes as long as its owner likes: the keeper does not wait for it.
 
 use std::fs::File;
-use std::os::fd::AsRawFd;
 use std::process::Command;
 
 use procyard::grpc::pb;
@@ -9,17 +8,7 @@ use tonic::{Code, Status};
 
 use super::have_sandbox;
 use crate::support::service::*;
-use crate::support::soon;
-
-/// Takes a lease on a file: who opens it, as an exec does, waits for 45 s by default.
-fn lease(file: &File) {
-    // SAFETY: the signal that asks for the lease back is ignored, and the lease is this file's.
-    let leased = unsafe {
-        libc::signal(libc::SIGIO, libc::SIG_IGN);
-        libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK)
-    };
-    assert_eq!(leased, 0, "{}", std::io::Error::last_os_error());
-}
+use crate::support::{lease, soon};
 
 /// Starts a program that another process has a lease on, with this sandbox.
 async fn leased_program_is_not_waited_for(sandbox: Option<pb::Sandbox>) {
