@@ -48,6 +48,8 @@ const EXEC_TIMEOUT: Duration = Duration::from_secs(10);
 const DESCRIPTORS_TIMEOUT: Duration = Duration::from_secs(2);
 /// The same for the server, and for what the keeper tries before it begins. The keeper waits for these.
 const SERVER_EXEC_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a start may still take when the server that asked for it is gone: the next one waits for it.
+const UNANSWERED_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a child that failed may take to exit, where the keeper waits for that.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a helper may take before another one makes the next start.
@@ -94,6 +96,8 @@ struct SpawnHelper {
 struct Begun {
     number: u64,
     since: Instant,
+    /// When it is late at the latest, if its server is gone.
+    deadline: Option<Instant>,
     /// It was too late: the child was killed, and nothing waits for what comes of it.
     abandoned: bool,
 }
@@ -371,7 +375,7 @@ impl Spawner {
         };
         self.last_number += 1;
         let (number, since) = (self.last_number, Instant::now());
-        let start = Begun { number, since, abandoned: false };
+        let start = Begun { number, since, deadline: None, abandoned: false };
         self.helpers[idle].start = Some(start);
         self.helpers[idle].helper.post(spawn);
         Ok(idle)
@@ -388,6 +392,14 @@ impl Spawner {
             self.helpers[at].abandon().map(|(_, failed)| Err(failed))
         };
         finished.unwrap_or_else(|| Err(program.fail(Failure::NO_HELPER, FailedChild::NotMade)))
+    }
+
+    /// The server is gone that asked for the starts under way.
+    pub(super) fn hurry(&mut self) {
+        let deadline = Instant::now() + UNANSWERED_TIMEOUT;
+        for start in self.helpers.iter_mut().filter_map(|helper| helper.start.as_mut()) {
+            start.deadline.get_or_insert(deadline);
+        }
     }
 
     /// Takes a start that is over, because its helper is done or because it is late.
@@ -506,7 +518,8 @@ impl SpawnHelper {
         let spawn = self.helper.job()?;
         let has_descriptors = spawn.order.has_descriptors.load(Ordering::Acquire);
         let timeout = if has_descriptors { EXEC_TIMEOUT } else { DESCRIPTORS_TIMEOUT };
-        Some(start.since + timeout)
+        let late_at = start.since + timeout;
+        Some(start.deadline.map_or(late_at, |deadline| late_at.min(deadline)))
     }
 
     /// Gives up a start: kills the child, whether or not that ends it soon. Its memory stays until

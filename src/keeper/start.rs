@@ -110,7 +110,8 @@ impl Keeper {
         }
     }
 
-    /// The server is gone: what was not begun is dropped, what was begun is finished without an answer.
+    /// The server is gone: what was not begun is dropped, what was begun is finished without an answer,
+    /// or killed if it takes long: the next server waits for it, and asks again for what did not begin.
     pub(super) fn forget_start_requests(&mut self) {
         self.starts.clear();
         self.busy.clear();
@@ -118,6 +119,7 @@ impl Keeper {
         for starting in &mut self.starting {
             starting.start.request = None;
         }
+        self.spawner.hurry();
     }
 
     fn retry_start(&mut self, start: Start) {
@@ -272,6 +274,11 @@ impl Keeper {
                 let in_leaf = cgroups.leaf.is_some() && cgroups.confined.is_none();
                 let is_frozen = self.is_late_by_freeze(&cgroups, &failure);
                 self.give_back_cgroups(cgroups, &failure, child);
+                if start.request.is_none() {
+                    // The next server may have been told already that there is no such process, and
+                    // asks for it itself.
+                    return;
+                }
                 if is_frozen && !start.was_frozen {
                     let process = &*start.launch.id;
                     tracing::warn!(process, "start was late in a frozen leaf; trying a new one");

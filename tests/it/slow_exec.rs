@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use procyard::process::{Launch, Refused};
 
@@ -11,8 +12,8 @@ use crate::support::*;
 /// A program that another process has a lease on.
 struct LeasedProgram {
     path: PathBuf,
-    /// The lease ends when it is closed.
-    _file: File,
+    /// Open for writing, so that the program is busy when the lease is given back.
+    file: File,
 }
 
 impl LeasedProgram {
@@ -22,7 +23,7 @@ impl LeasedProgram {
         assert!(Command::new("cp").arg(program).arg(&path).status().unwrap().success());
         let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
         lease(&file);
-        LeasedProgram { path, _file: file }
+        LeasedProgram { path, file }
     }
 
     fn launch(&self, server: &mut Server, arg: &str) -> Launch {
@@ -44,6 +45,51 @@ async fn waiting_child(keeper: &TestKeeper) -> u32 {
     })
     .await;
     found.unwrap()
+}
+
+/// Starts a process as a server that is gone when this is aborted.
+async fn spawn_as(server: Server, launch: Launch) {
+    let _ = server.keeper.spawn(launch).await;
+}
+
+#[tokio::test]
+async fn slow_exec_of_a_lost_server_does_not_delay_the_next() {
+    let keeper = TestKeeper::start();
+    let program = LeasedProgram::new(&keeper, "/bin/true");
+    let mut first = keeper.connect().await;
+    let launch = program.launch(&mut first, "");
+    let spawning = tokio::spawn(spawn_as(first, launch));
+    let child = waiting_child(&keeper).await;
+    spawning.abort();
+    let _ = spawning.await;
+    let begin = Instant::now();
+    let mut second = keeper.connect().await;
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    assert!(second.adopted.is_empty());
+    until("the child is gone", || stat(child).is_empty()).await;
+    assert_eq!(second.output("echo served", PIPES).await.1, "served\n");
+}
+
+#[tokio::test]
+async fn start_of_a_lost_server_is_not_made_again() {
+    let keeper = TestKeeper::start();
+    let program = LeasedProgram::new(&keeper, "/bin/touch");
+    let made = keeper.directory.path().join("made");
+    let mut first = keeper.connect().await;
+    let launch = program.launch(&mut first, made.to_str().unwrap());
+    let spawning = tokio::spawn(spawn_as(first, launch));
+    waiting_child(&keeper).await;
+    spawning.abort();
+    let _ = spawning.await;
+    // Now the exec fails because the program is open for writing: a start that would be made again.
+    give_lease_back(&program.file);
+    let mut second = keeper.connect().await;
+    assert!(second.adopted.is_empty());
+    drop(program);
+    // Longer than the keeper waits until it tries again.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    second.output("true", PIPES).await;
+    assert!(!made.exists(), "the program ran without a server that knows it");
 }
 
 #[tokio::test]

@@ -504,6 +504,13 @@ pub fn lease(file: &File) {
     assert_eq!(leased, 0, "{}", std::io::Error::last_os_error());
 }
 
+/// Gives a lease back.
+pub fn give_lease_back(file: &File) {
+    // SAFETY: the lease is this file's.
+    let given = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
+    assert_eq!(given, 0, "{}", std::io::Error::last_os_error());
+}
+
 /// Pids of the zombies that are children of a process.
 pub fn zombies(parent: u32) -> Vec<u32> {
     children(parent).into_iter().filter(|pid| !alive(*pid)).collect()

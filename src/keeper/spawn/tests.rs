@@ -57,7 +57,7 @@ fn nothing_is_due_for_a_start_that_waits_while_all_helpers_are_busy() {
     let since = Instant::now() - EXEC_TIMEOUT;
     for number in 0..MAX_HELPERS as u64 {
         let helper = Helper::new(spawner.done_event.as_fd()).unwrap();
-        let start = Some(Begun { number, since, abandoned: false });
+        let start = Some(Begun { number, since, deadline: None, abandoned: false });
         spawner.helpers.push(SpawnHelper { helper, start, is_killed: false });
         assert_eq!(spawner.due(true).is_none(), number + 1 == MAX_HELPERS as u64);
     }
