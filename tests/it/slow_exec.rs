@@ -1,11 +1,12 @@
 //! Execs that wait for a lease: what the keeper does meanwhile, and when the child is killed.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use procyard::process::{Launch, Refused};
+use procyard::process::{Launch, Refused, User};
 
 use crate::support::*;
 
@@ -125,6 +126,49 @@ async fn stopped_helper_does_not_hide_the_exits_of_others() {
         kill(child, libc::SIGKILL);
     };
     let (refused, ()) = tokio::join!(server.refusal(launch), stopping);
+    assert!(matches!(&refused, Refused::SpawnFailed { errno: libc::EINTR, .. }), "{refused:?}");
+    assert_eq!(server.output("echo served", PIPES).await.1, "served\n");
+}
+
+/// Before Linux 5.16 a core dump of the child would kill the keeper, whose memory it shares.
+#[tokio::test]
+async fn child_of_another_user_handles_all_signals_that_dump_core() {
+    if !is_root() {
+        return skip("only root starts processes of other users");
+    }
+    let keeper = TestKeeper::start();
+    std::fs::set_permissions(keeper.directory.path(), Permissions::from_mode(0o755)).unwrap();
+    let program = LeasedProgram::new(&keeper, "/bin/true");
+    let mut server = keeper.connect().await;
+    let mut launch = program.launch(&mut server, "");
+    launch.user = Some(User { uid: NOBODY, gid: NOBODY, groups: Vec::new() });
+    let checking = async {
+        let child = waiting_child(&keeper).await;
+        let status = || std::fs::read_to_string(format!("/proc/{child}/status")).unwrap();
+        let set = |name: &str| {
+            let status = status();
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            u64::from_str_radix(line.trim(), 16).unwrap()
+        };
+        until("its signals are not blocked", || set("SigBlk:") == 0).await;
+        assert!(status().contains(&format!("Uid:\t{NOBODY}\t{NOBODY}")), "{}", status());
+        let dumps = [
+            libc::SIGQUIT,
+            libc::SIGILL,
+            libc::SIGTRAP,
+            libc::SIGABRT,
+            libc::SIGBUS,
+            libc::SIGFPE,
+            libc::SIGSEGV,
+            libc::SIGXCPU,
+            libc::SIGXFSZ,
+            libc::SIGSYS,
+        ];
+        let handled = set("SigCgt:");
+        assert!(dumps.iter().all(|signal| handled >> (signal - 1) & 1 == 1), "{handled:x}");
+        kill(child, libc::SIGABRT);
+    };
+    let (refused, ()) = tokio::join!(server.refusal(launch), checking);
     assert!(matches!(&refused, Refused::SpawnFailed { errno: libc::EINTR, .. }), "{refused:?}");
     assert_eq!(server.output("echo served", PIPES).await.1, "served\n");
 }

@@ -2,7 +2,8 @@
 //!
 //! The child shares the keeper's memory while the keeper runs, so nothing here allocates, locks,
 //! panics, calls libc or touches what the keeper owns. Signals are blocked until right before the exec, as they are in the
-//! keeper, and all dispositions are default there, so there is nothing to reset but the mask.
+//! keeper, and all dispositions are default there or are made default by the exec, so there is nothing to reset but
+//! the mask.
 
 mod capabilities;
 mod confine;
@@ -159,6 +160,7 @@ pub(super) fn run(order: &Order) -> Failure {
         .and_then(|()| renice(program).map_err(errno(Step::Nice)))
         // What it needs privileges for is done, but to become another user.
         .and_then(|()| capabilities::drop_from(&program.fence).map_err(errno(Step::Confine)))
+        .and_then(|()| catch_core_dumps().map_err(errno(Step::User)))
         .and_then(|()| become_user(program).map_err(errno(of_user(order))))
         .and_then(|()| follow_keeper(order).map_err(errno(Step::Clone)))
         .and_then(|()| confine::enter(order))
@@ -280,6 +282,39 @@ fn write(path: &CStr, text: &CStr) -> Result<(), i32> {
 fn of_user(order: &Order) -> Step {
     let inside = order.host.with_users(order.program.fence.kinds()) & libc::CLONE_NEWUSER != 0;
     if inside { Step::UserInside } else { Step::User }
+}
+
+/// The signals that dump core by default.
+const CORE_DUMPS: [c_int; 10] = [
+    libc::SIGQUIT,
+    libc::SIGILL,
+    libc::SIGTRAP,
+    libc::SIGABRT,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGSEGV,
+    libc::SIGXCPU,
+    libc::SIGXFSZ,
+    libc::SIGSYS,
+];
+
+/// The restorer of a handler is set; without one the kernel of x86-64 runs no handler.
+const SA_RESTORER: usize = 0x0400_0000;
+
+/// Has the signals that dump core end the child without a dump. Before Linux 5.16 a dump kills every
+/// process with the same memory, so the keeper, too, and the user that the child becomes may send it
+/// such a signal. The exec makes what is handled default again.
+fn catch_core_dumps() -> Result<(), i32> {
+    extern "C" fn end(_: c_int) {
+        raw::exit(127)
+    }
+    let end = end as extern "C" fn(c_int) as usize;
+    // The kernel's structure: handler, flags, restorer and mask. The handler does not return.
+    let action = [end, SA_RESTORER, end, 0];
+    CORE_DUMPS.iter().try_for_each(|signal| {
+        let args = [*signal as usize, action.as_ptr() as usize, 0, 8];
+        call(libc::SYS_rt_sigaction, args).map(drop)
+    })
 }
 
 fn become_user(program: &Program) -> Result<(), i32> {
