@@ -291,13 +291,13 @@ impl Life {
             Happening::Tick { stop } => self.tick(stop, now, &mut then),
             Happening::Signalled { signal, outcome } => {
                 if let Life::Stopping(stopping) = self {
-                    stopping.signalled(signal, outcome, now);
+                    then.asks.extend(stopping.signalled(signal, outcome, now));
                     then.kill_failed = signal == super::signal::KILL && stopping.leader_remains;
                 }
             }
             Happening::Seen { members } => {
                 if let Life::Stopping(stopping) = self {
-                    stopping.seen(&members, now);
+                    then.asks.extend(stopping.seen(&members, now));
                 }
             }
             Happening::Exited(exit) => self.exited(exit, now, &mut then),

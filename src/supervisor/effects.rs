@@ -86,7 +86,7 @@ pub(super) enum Action {
     /// Asks the kernel the same about processes that an earlier keeper could not end.
     AskLeftovers { id: Arc<str>, leftovers: Vec<Unkillable>, ask: Ask },
     /// Kills who outlived a finished process.
-    KillRest { key: u64, seen: Seen, reply: Reply<Killed> },
+    KillRest { key: u64, seen: Seen },
     /// Lets the keeper forget a process.
     Release(u64),
     /// Kills and forgets what no record knows.

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::actor::Actor;
 use super::archives::Archives;
-use super::effects::{Killed, Reply};
+use super::effects::Reply;
 use super::error::Error;
 use super::launch::Ground;
 use super::readiness::{Candidate, prints, ready};
@@ -93,11 +93,11 @@ impl Actor {
         });
     }
 
-    pub(super) fn kill_rest(&self, key: u64, seen: Seen, reply: Reply<Killed>) {
+    pub(super) fn kill_rest(&self, key: u64, seen: Seen) {
         let (keeper, answers) = (self.keeper.clone(), self.queue.answers());
         tokio::spawn(async move {
             let outcome = keeper.signal_tree(key, signal::KILL).await.unwrap_or_default();
-            let _ = answers.send(Input::RestKilled { seen, outcome, reply });
+            let _ = answers.send(Input::RestKilled { key, seen, outcome });
         });
     }
 

@@ -73,7 +73,7 @@ pub(super) enum Input {
     /// The keeper's answer to a question about a tree.
     Answered { id: Arc<str>, ask: Ask, outcome: TreeSignal },
     /// The descendants that outlived a finished process were killed, as far as SIGKILL ends them.
-    RestKilled { seen: Seen, outcome: TreeSignal, reply: Reply<Killed> },
+    RestKilled { key: u64, seen: Seen, outcome: TreeSignal },
     /// The probe of a launch was met.
     Ready { id: Arc<str>, launch: u32 },
     /// An attempt to find a launch ready has failed.
@@ -163,6 +163,9 @@ pub(super) struct State {
     failing: Option<String>,
     /// Transcripts that are being written to files, by the keeper's numbers.
     archiving: HashSet<u64>,
+    /// Kills of descendants that outlived a finished process, by the keeper's numbers: those under way,
+    /// and the calls that wait for each.
+    rest_kills: HashMap<u64, Vec<Reply<Killed>>>,
     /// When it is tried again to write those that could not be.
     archive_at: Option<Moment>,
 }
@@ -188,6 +191,7 @@ impl State {
             closed: false,
             failing: None,
             archiving: HashSet::new(),
+            rest_kills: HashMap::new(),
             archive_at: None,
         }
     }
@@ -238,8 +242,8 @@ impl State {
             Input::Call(caller, call) => self.call(&caller, call, now, then),
             Input::Spawned { id, result } => self.spawned(&id, result, now, then),
             Input::Answered { id, ask, outcome } => self.answered(&id, ask, outcome, now, then),
-            Input::RestKilled { seen, outcome, reply } => {
-                self.rest_killed(seen, outcome, reply, then);
+            Input::RestKilled { key, seen, outcome } => {
+                self.rest_killed(key, seen, outcome, then);
             }
             Input::Ready { id, launch } => self.ready(&id, launch, now, then),
             Input::NotReady { id, launch, why } => self.not_ready(&id, launch, why),

@@ -33,8 +33,10 @@ pub struct Stopping {
     pub(super) leader_remains: bool,
     /// Nobody of the tree is left.
     pub(super) gone: bool,
-    /// Requests to the keeper that are not answered yet.
+    /// Requests to the keeper that are not answered yet: at most one signal, one look and one SIGKILL.
     pub(super) unanswered: u32,
+    /// The signal of the last order that came while a request was unanswered: it is sent on the answer.
+    pub(super) wanted: Option<i32>,
     /// When to look who is left, once it has exited.
     pub(super) look_at: Option<Moment>,
     pub(super) pause: Duration,
@@ -56,6 +58,7 @@ impl Stopping {
             leader_remains: false,
             gone: false,
             unanswered: 0,
+            wanted: None,
             look_at: None,
             pause: FIRST_PAUSE,
             exit: None,
@@ -73,7 +76,18 @@ impl Stopping {
             self.kill_at = now;
             return self.kill();
         }
-        (!self.killing).then(|| self.ask(Ask::Signal(stop.signal)))
+        self.wanted = Some(stop.signal);
+        self.signal_wanted()
+    }
+
+    /// Asks for the wanted signal, unless a request is unanswered. However many orders come meanwhile,
+    /// the keeper gets one signal on the answer.
+    fn signal_wanted(&mut self) -> Option<Ask> {
+        if self.unanswered > 0 {
+            return None;
+        }
+        let wanted = self.wanted.take().filter(|_| !self.killing && !self.is_settled());
+        wanted.map(|signal| self.ask(Ask::Signal(signal)))
     }
 
     pub(super) fn tick(&mut self, now: Moment) -> Option<Ask> {
@@ -106,7 +120,12 @@ impl Stopping {
         ask
     }
 
-    pub(super) fn signalled(&mut self, signal: i32, outcome: TreeSignal, now: Moment) {
+    pub(super) fn signalled(
+        &mut self,
+        signal: i32,
+        outcome: TreeSignal,
+        now: Moment,
+    ) -> Option<Ask> {
         let TreeSignal { members, unkillable, leader_remains } = outcome;
         self.unanswered = self.unanswered.saturating_sub(1);
         if signal == signal::KILL {
@@ -123,9 +142,10 @@ impl Stopping {
                 self.reached.push(member);
             }
         }
+        self.signal_wanted()
     }
 
-    pub(super) fn seen(&mut self, members: &[Descendant], now: Moment) {
+    pub(super) fn seen(&mut self, members: &[Descendant], now: Moment) -> Option<Ask> {
         self.unanswered = self.unanswered.saturating_sub(1);
         if members.is_empty() {
             self.gone = true;
@@ -134,6 +154,7 @@ impl Stopping {
             self.look_at = Some(after(now, self.pause));
             self.pause = (self.pause * 2).min(LONGEST_PAUSE);
         }
+        self.signal_wanted()
     }
 
     pub(super) fn exited(&mut self, exit: Exit, now: Moment) {

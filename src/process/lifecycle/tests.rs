@@ -189,6 +189,31 @@ fn a_second_stop_hurries_and_does_not_change_the_cause() {
 }
 
 #[test]
+fn repeated_stops_yield_one_request_at_a_time_and_the_last_signal() {
+    let mut life = running();
+    let told = |signal| {
+        let stop = Stop { signal, grace: Duration::from_secs(10) };
+        Happening::Stop(Order { why: Cause::Killed, stop })
+    };
+    assert_eq!(life.apply(told(libc::SIGTERM), 0).asks, [Ask::Signal(libc::SIGTERM)]);
+    for n in 0..1000 {
+        let signal = if n % 2 == 0 { libc::SIGHUP } else { libc::SIGINT };
+        assert_eq!(life.apply(told(signal), 1).asks, []);
+    }
+    let then = life.apply(signalled(libc::SIGTERM, vec![someone(7)]), 2);
+    assert_eq!(then.asks, [Ask::Signal(libc::SIGINT)]);
+    assert_eq!(life.apply(signalled(libc::SIGINT, vec![someone(7)]), 3), Consequence::default());
+    // SIGKILL does not wait for an answer, and nothing is sent to a tree that is gone.
+    let _ = life.apply(told(libc::SIGTERM), 4);
+    let _ = life.apply(told(libc::SIGHUP), 5);
+    assert_eq!(life.apply(order(0), 6).asks, [Ask::Signal(libc::SIGKILL)]);
+    let _ = life.apply(exited(vec![]), 7);
+    assert_eq!(life.apply(signalled(libc::SIGTERM, vec![]), 8).asks, []);
+    let then = life.apply(signalled(libc::SIGKILL, vec![]), 9);
+    assert_eq!((then.asks, then.ended.unwrap().cause), (vec![], Cause::Killed));
+}
+
+#[test]
 fn a_process_whose_time_is_over_is_stopped() {
     let mut life = Life::new();
     let _ = life.apply(Happening::Started(Running { deadline: Some(5), ..Running::default() }), 0);

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::slot::{printed, service_key};
+use super::ending::kill_rest;
+use super::slot::{add_waiter, printed, service_key};
 use super::{Call, Now, Slot, Starter, State, StopOrder, tell};
 use crate::access::Caller;
 use crate::process::lifecycle::{Happening, Order};
@@ -59,7 +60,8 @@ impl State {
             } else if slot.record.state() == process::State::Starting
                 && slot.record.spec.queue.is_empty()
             {
-                slot.waiting.starts.push(Starter { existed: true, ..starter });
+                let starter = Starter { existed: true, ..starter };
+                add_waiter(&mut slot.waiting.starts, starter, |starter| starter.reply.is_closed());
             } else {
                 let begun = Begun { entry: Arc::clone(&slot.entry), existed: true };
                 then.actions.push(Action::AnswerStart(starter.reply, Ok(begun)));
@@ -259,16 +261,19 @@ impl State {
     ) {
         let Some(slot) = self.slots.get_mut(id) else { return };
         if slot.record.end().is_none() {
-            slot.waiting.kills.push(reply);
+            add_waiter(&mut slot.waiting.kills, reply, Reply::is_closed);
             let stop = order.over(slot.record.spec.stop);
             self.happen(id, Happening::Stop(Order { why: Cause::Killed, stop }), now, then);
             return;
         }
         let seen = slot.seen();
-        then.actions.push(match slot.rest() {
-            Some(key) => Action::KillRest { key, seen, reply },
-            None => Action::AnswerKill(reply, Ok(Killed { seen, reached: Vec::new() })),
-        });
+        match slot.rest() {
+            Some(key) => kill_rest(&mut self.rest_kills, key, seen, reply, then),
+            None => {
+                let killed = Killed { seen, reached: Vec::new() };
+                then.actions.push(Action::AnswerKill(reply, Ok(killed)));
+            }
+        }
     }
 
     fn delete(
@@ -285,7 +290,7 @@ impl State {
             then.actions.push(Action::AnswerDelete(reply, Ok(())));
         } else if force {
             let stop = StopOrder::FORCE.over(slot.record.spec.stop);
-            slot.waiting.deletes.push(reply);
+            add_waiter(&mut slot.waiting.deletes, reply, Reply::is_closed);
             self.happen(id, Happening::Stop(Order { why: Cause::Killed, stop }), now, then);
         } else {
             let error = Error::StillRunning(id.to_string());

@@ -1,9 +1,10 @@
 //! How processes end: for good, or until they are started again; and how their records go.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::archiving::archive;
-use super::slot::{Slot, Waiting, end, release_if_empty, service_key};
+use super::slot::{Slot, Waiting, add_waiter, end, release_if_empty, service_key};
 use super::{Now, State, tell};
 use crate::process::lifecycle::Ended;
 use crate::process::restart::Verdict;
@@ -89,14 +90,16 @@ impl State {
         }
         // Those who asked for the start were answered when it had started.
         let Waiting { starts: _, kills, deletes } = std::mem::take(&mut slot.waiting);
+        let (seen, reached) = (slot.seen(), std::mem::take(&mut slot.reached));
         for reply in kills {
-            let (seen, reached) = (slot.seen(), slot.reached.clone());
-            then.actions.push(match rest {
-                Some(key) => Action::KillRest { key, seen, reply },
-                None => Action::AnswerKill(reply, Ok(Killed { seen, reached })),
-            });
+            match rest {
+                Some(key) => kill_rest(&mut self.rest_kills, key, seen.clone(), reply, then),
+                None => {
+                    let killed = Killed { seen: seen.clone(), reached: reached.clone() };
+                    then.actions.push(Action::AnswerKill(reply, Ok(killed)));
+                }
+            }
         }
-        slot.reached = Vec::new();
         self.finished.insert(time, slot.record.birth, &slot.record.id, slot.bytes());
         let record = Arc::clone(&slot.record);
         self.free(&record, place.map(|place| place.ticket));
@@ -113,23 +116,25 @@ impl State {
     /// Descendants that outlived a finished process were killed, as far as SIGKILL ends them.
     pub(super) fn rest_killed(
         &mut self,
-        seen: Seen,
+        key: u64,
+        mut seen: Seen,
         outcome: TreeSignal,
-        reply: Reply<Killed>,
         then: &mut Effects,
     ) {
         let TreeSignal { members: reached, unkillable, leader_remains: _ } = outcome;
         let Record { birth, launch, .. } = *seen.record;
         let same = |slot: &&mut Slot| (slot.record.birth, slot.record.launch) == (birth, launch);
-        let Some(slot) = self.slots.get_mut(&seen.record.id).filter(same) else {
-            return then.actions.push(Action::AnswerKill(reply, Ok(Killed { seen, reached })));
-        };
-        if slot.set_unkillable(unkillable) {
-            then.changes.push(Change::Update(Arc::clone(&slot.record)));
-            then.actions.push(Action::Publish(Arc::clone(&slot.entry), slot.seen()));
+        if let Some(slot) = self.slots.get_mut(&seen.record.id).filter(same) {
+            if slot.set_unkillable(unkillable) {
+                then.changes.push(Change::Update(Arc::clone(&slot.record)));
+                then.actions.push(Action::Publish(Arc::clone(&slot.entry), slot.seen()));
+            }
+            seen = slot.seen();
         }
-        let seen = slot.seen();
-        then.actions.push(Action::AnswerKill(reply, Ok(Killed { seen, reached })));
+        for reply in self.rest_kills.remove(&key).unwrap_or_default() {
+            let killed = Killed { seen: seen.clone(), reached: reached.clone() };
+            then.actions.push(Action::AnswerKill(reply, Ok(killed)));
+        }
     }
 
     /// A process that an earlier keeper could not end has ended: how is not known.
@@ -212,6 +217,22 @@ impl State {
             then.actions.push(Action::AllOver);
         }
     }
+}
+
+/// Has the descendants killed that outlived a finished process. A call that comes while that is under way
+/// waits for the same answer.
+pub(super) fn kill_rest(
+    under_way: &mut HashMap<u64, Vec<Reply<Killed>>>,
+    key: u64,
+    seen: Seen,
+    reply: Reply<Killed>,
+    then: &mut Effects,
+) {
+    let waiters = under_way.entry(key).or_default();
+    if waiters.is_empty() {
+        then.actions.push(Action::KillRest { key, seen });
+    }
+    add_waiter(waiters, reply, Reply::is_closed);
 }
 
 /// Whether one that has ended may be started again, if its policy says so. One that could not even

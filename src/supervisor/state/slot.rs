@@ -51,7 +51,7 @@ pub(super) struct Slot {
     pub(super) waiting: Waiting,
 }
 
-/// Who waits for a process. Each of them is a call under way.
+/// Who waits for a process. Calls that were cancelled are removed when others are added.
 #[derive(Default)]
 pub(super) struct Waiting {
     pub(super) starts: Vec<Starter>,
@@ -258,6 +258,19 @@ impl Waiting {
     }
 }
 
+/// Fewest waiters that are added before those that have left are removed.
+const MIN_SPARE_WAITERS: usize = 4;
+
+/// Adds a waiter, and removes those that have left, whenever the vector is full. It then gets room for as
+/// many as it holds, so that the cost per waiter is constant.
+pub(super) fn add_waiter<T>(waiters: &mut Vec<T>, new: T, has_left: impl Fn(&T) -> bool) {
+    if waiters.len() == waiters.capacity() {
+        waiters.retain(|waiter| !has_left(waiter));
+        waiters.reserve(waiters.len().max(MIN_SPARE_WAITERS));
+    }
+    waiters.push(new);
+}
+
 /// Bytes of what is said of an end: it may repeat arguments or a path, and every event has it.
 const MAX_DETAIL_BYTES: usize = 4 << 10;
 
@@ -366,5 +379,29 @@ pub(super) fn release_if_empty(
     if let Some(held) = slot.held.take_if(|held| alone && end.output_complete && empty(held)) {
         keys.remove(&held.key);
         then.actions.push(Action::Release(held.key));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::add_waiter;
+
+    #[test]
+    fn waiters_that_have_left_are_removed_at_constant_cost() {
+        let looks = Cell::new(0);
+        let has_left = |id: &u32| {
+            looks.set(looks.get() + 1);
+            id % 2 == 0
+        };
+        let mut waiters = Vec::new();
+        (0..10_000).for_each(|id| add_waiter(&mut waiters, id, has_left));
+        let stay = waiters.iter().filter(|id| *id % 2 == 1).count();
+        assert_eq!(stay, 5_000);
+        assert!(waiters.capacity() <= 20_000 && looks.get() <= 40_000, "{}", looks.get());
+        let mut waiters = Vec::new();
+        (0..10_000).for_each(|id| add_waiter(&mut waiters, id, |_| true));
+        assert!(waiters.len() <= 8, "{}", waiters.len());
     }
 }

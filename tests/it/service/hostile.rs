@@ -10,6 +10,7 @@ mod fairness;
 mod health;
 mod hung_file_system;
 mod keeper_killed;
+mod kills;
 mod lost_store;
 mod memory;
 mod nested_keeper;
