@@ -33,6 +33,7 @@ mod retention;
 mod saving;
 mod scripts;
 mod seeing;
+mod spawn_limit;
 mod state;
 mod viewing;
 mod worker_pool;

@@ -53,6 +53,7 @@ fn without_spec(record: &Record, progress: Option<&Progress>) -> pb::Process {
         create_time,
         unkillable,
         keeper: _,
+        unasked: _,
         phase: _,
     } = record;
     let started = record.started();

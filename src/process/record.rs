@@ -59,6 +59,9 @@ pub struct Record {
     /// has recorded it, or the keeper's identity is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keeper: Option<KeeperId>,
+    /// No keeper was asked for the launch yet: it waits behind other launches of its caller.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unasked: bool,
     /// Where it is in its life.
     pub phase: Phase,
 }
@@ -452,6 +455,7 @@ pub(crate) mod tests {
             create_time: 1,
             unkillable: Vec::new(),
             keeper: None,
+            unasked: false,
             phase,
         }
     }

@@ -70,6 +70,7 @@ pub(super) fn record(about: About<'_>, birth: u64) -> Record {
         create_time: about.start_time,
         unkillable: Vec::new(),
         keeper: None,
+        unasked: false,
         phase: Phase::Starting,
     }
 }

@@ -17,7 +17,7 @@ const MAX_WAITING: usize = 10_000;
 const MAX_WAITING_BYTES: usize = 256 << 20;
 
 /// The part of both that one caller may have: the bound divided by this.
-const CALLER_DIVISOR: usize = 4;
+pub(super) const CALLER_DIVISOR: usize = 4;
 
 /// How many may run at a time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,24 +45,24 @@ pub(super) struct Queues {
 
 /// How much waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Waiting {
+pub(super) struct Waiting {
     processes: usize,
     bytes: usize,
 }
 
 impl Waiting {
-    fn add(&mut self, bytes: usize) {
+    pub(super) fn add(&mut self, bytes: usize) {
         self.processes += 1;
         self.bytes += bytes;
     }
 
-    fn remove(&mut self, bytes: usize) {
+    pub(super) fn remove(&mut self, bytes: usize) {
         self.processes -= 1;
         self.bytes -= bytes;
     }
 
     /// Whether one more of this size may wait besides these; `divisor` is the part of the bounds.
-    fn check(&self, bytes: usize, divisor: usize) -> Result<(), Error> {
+    pub(super) fn check(&self, bytes: usize, divisor: usize) -> Result<(), Error> {
         let reached = |what, most: usize, used: usize| {
             Reached::for_now(what, most as u64, used as u64, divisor == 1)
         };

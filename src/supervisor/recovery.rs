@@ -91,6 +91,11 @@ pub(super) fn reconcile<T>(
             (Phase::Exited(_), held) => {
                 Fate::Finished(held.or_else(|| take(&|launch| launch == record.printing)))
             }
+            // No keeper was asked for it: what has its number was another's of its id.
+            (Phase::Starting, held) if record.unasked => {
+                strays.extend(held);
+                Fate::StartAgain(take(&|launch| launch < record.launch))
+            }
             (Phase::Starting | Phase::Running(_) | Phase::Stopping { .. }, Some(held)) => {
                 Fate::GoesOn(held)
             }
@@ -161,6 +166,14 @@ mod tests {
         for is_new in [true, false] {
             assert_eq!(fate(&earlier, is_new), Fate::Lost);
             assert_eq!(fate(&current, is_new), Fate::StartAgain(None));
+        }
+        // One that waited in the server was never asked for.
+        for is_new in [true, false] {
+            let record = Record { keeper: earlier.clone(), unasked: true, ..record("a", 1) };
+            let keeper = CurrentKeeper::new(current.clone(), is_new);
+            let stray = Found { id: "a".into(), launch: 1, what: 9 };
+            let (mut fates, strays) = reconcile(vec![record], vec![stray], &keeper);
+            assert_eq!((fates.remove(0).1, strays), (Fate::StartAgain(None), vec![9]));
         }
         // An earlier version did not record which keeper it asked.
         assert_eq!(fate(&None, true), Fate::Lost);

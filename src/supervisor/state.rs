@@ -24,6 +24,7 @@ use super::quota::Usage;
 use super::recovery::CurrentKeeper;
 use super::registry::Seen;
 use super::retention::{Finished, Keep};
+use super::spawn_limit::SpawnLimit;
 use crate::access::Caller;
 use crate::events::Event;
 use crate::keeper_client::{Output, Report, Spawned};
@@ -146,6 +147,8 @@ pub(super) struct State {
     timers: BTreeSet<(Moment, Arc<str>)>,
     usage: Usage,
     queues: Queues,
+    /// The launches that the keeper is asked for, and those that wait for that.
+    spawns: SpawnLimit,
     /// The live process of each service.
     services: HashMap<ServiceKey, Arc<str>>,
     finished: Finished,
@@ -180,6 +183,7 @@ impl State {
             timers: BTreeSet::new(),
             usage: Usage::new(capacity.quotas),
             queues: Queues::new(capacity),
+            spawns: SpawnLimit::default(),
             services: HashMap::new(),
             finished: Finished::default(),
             keep,
@@ -350,6 +354,9 @@ impl State {
         // It is over by itself, though that is not told yet: nothing can end it any more.
         if slot.exiting && matches!(happening, Happening::Stop(_) | Happening::Tick { .. }) {
             return;
+        }
+        if slot.spawn_ticket.is_some() && matches!(happening, Happening::Stop(_)) {
+            return self.withdraw(id, happening, now, then);
         }
         let killed = matches!(happening, Happening::Signalled { signal: signal::KILL, .. });
         let consequence = slot.life.apply(happening, now.moment);

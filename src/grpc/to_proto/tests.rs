@@ -34,6 +34,7 @@ fn record(phase: Phase) -> Record {
         create_time: SECOND,
         unkillable: Vec::new(),
         keeper: None,
+        unasked: false,
         phase,
     }
 }

@@ -64,8 +64,14 @@ impl State {
                         outdated => (None, outdated),
                     };
                     self.usage.linger(ring(outdated.as_ref()).as_ref());
-                    let slot = self.take(record, Life::new(), held, then);
+                    let asked = record.clone();
+                    self.take(record, Life::new(), held, then);
+                    let Some(slot) = self.slots.get_mut(&id) else { continue };
                     slot.outdated = outdated;
+                    slot.place_spawn(&mut self.spawns, self.keeper.id());
+                    if *slot.record != asked {
+                        then.changes.push(Change::Update(Arc::clone(&slot.record)));
+                    }
                     self.spawn(&id, then);
                 }
                 Fate::Pauses(held) => self.take_pausing(record, held.map(way), now, then),

@@ -86,6 +86,7 @@ impl State {
             create_time: now.wall,
             unkillable: Vec::new(),
             keeper: None,
+            unasked: false,
             phase: Phase::Starting,
         });
         self.next_birth += 1;
@@ -116,7 +117,11 @@ impl State {
         {
             return Err(Error::ServiceRunning { service: key.0, id: id.to_string() });
         }
-        self.queues.check(&caller.name, &spec.queue, spec.bytes())
+        self.queues.check(&caller.name, &spec.queue, spec.bytes())?;
+        if self.queues.may_begin(&spec.queue) {
+            self.spawns.check(&caller.name, spec.bytes())?;
+        }
+        Ok(())
     }
 
     /// Counts a new or a renewed process among the living, and has it started, or lets it wait.
@@ -138,7 +143,7 @@ impl State {
         let change = if new { Change::Insert } else { Change::Update };
         if self.queues.may_begin(&queue) {
             self.queues.begin(&queue);
-            slot.begins(self.keeper.id(), now.moment);
+            slot.begins(&mut self.spawns, self.keeper.id(), now.moment);
             slot.waiting.starts.push(starter);
             then.changes.push(change(Arc::clone(&slot.record)));
             return self.spawn(id, then);
@@ -186,6 +191,7 @@ impl State {
             record.printing = 0;
             record.first_seq = first_seq;
             record.archive = None;
+            record.unasked = false;
             record.restarts = Restarts::default();
             record.unkillable = Vec::new();
             record.phase = Phase::Starting;

@@ -247,7 +247,8 @@ fn may_go_on(slot: &Slot, ended: &Ended) -> bool {
 fn comes_back(slot: &Slot, end: &End) -> bool {
     let service = slot.record.spec.service.as_ref();
     let again = service.is_some_and(|service| service.restart.policy.wants(end.outcome()));
-    let began = slot.record.printing > 0;
+    // One that was not even asked for has not failed to start.
+    let began = slot.record.printing > 0 || slot.record.unasked;
     slot.comes_back() && began && (again || end.cause == Cause::Shutdown)
 }
 

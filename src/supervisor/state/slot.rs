@@ -16,6 +16,7 @@ use crate::supervisor::error::Error;
 use crate::supervisor::limits::want_of_memory;
 use crate::supervisor::queue::Place;
 use crate::supervisor::registry::{Entry, Held, Seen};
+use crate::supervisor::spawn_limit::SpawnLimit;
 
 /// Numbers that are passed over after a process that was lost: more than it can have printed since
 /// it was last saved, however long the disk was full. No reader's place is ever given to something
@@ -40,6 +41,8 @@ pub(super) struct Slot {
     pub(super) started: Option<Started>,
     /// It is among those of whoever began it, of whom there may be only so many.
     pub(super) counted: bool,
+    /// The ticket with which it waits until the keeper may be asked for its launch.
+    pub(super) spawn_ticket: Option<u64>,
     /// Where it waits, while it does.
     pub(super) place: Option<Place>,
     /// What the program set, known from its exit until that is recorded.
@@ -72,6 +75,7 @@ impl Slot {
             outdated: None,
             not_ready: String::new(),
             exiting: false,
+            spawn_ticket: None,
             place: None,
             output: None,
             timer: None,
@@ -105,9 +109,21 @@ impl Slot {
         self.change(|record| (record.printing, record.keeper) = (record.launch, None));
     }
 
-    /// A keeper is about to be asked to start it. Starts of a service are counted.
-    pub(super) fn begins(&mut self, keeper: Option<&KeeperId>, now: Moment) {
-        self.change(|record| record.keeper = keeper.cloned());
+    /// The keeper is about to be asked to start it, or it waits until that may be. The record says which.
+    pub(super) fn place_spawn(&mut self, spawns: &mut SpawnLimit, keeper: Option<&KeeperId>) {
+        self.spawn_ticket = spawns.begin_or_wait(&self.record);
+        let unasked = self.spawn_ticket.is_some();
+        self.change(|record| (record.keeper, record.unasked) = (keeper.cloned(), unasked));
+    }
+
+    /// The same for a new launch. Starts of a service are counted.
+    pub(super) fn begins(
+        &mut self,
+        spawns: &mut SpawnLimit,
+        keeper: Option<&KeeperId>,
+        now: Moment,
+    ) {
+        self.place_spawn(spawns, keeper);
         if let Some(restart) = self.record.spec.service.as_ref().map(|service| service.restart) {
             self.change(|record| record.restarts.starting(&restart, now));
         }

@@ -41,15 +41,17 @@ impl State {
             record.unkillable = Vec::new();
             record.phase = Phase::Starting;
         });
-        slot.begins(self.keeper.id(), now.moment);
+        slot.begins(&mut self.spawns, self.keeper.id(), now.moment);
         then.changes.push(Change::Update(Arc::clone(&slot.record)));
         then.actions.push(Action::Publish(Arc::clone(&slot.entry), slot.seen()));
         self.spawn(id, then);
     }
 
-    /// Asks the keeper. What it holds of an earlier launch goes on.
+    /// Asks the keeper for a launch, unless that waits. What the keeper holds of an earlier launch continues.
     pub(super) fn spawn(&mut self, id: &Arc<str>, then: &mut Effects) {
-        let Some(slot) = self.slots.get_mut(id) else { return };
+        let Some(slot) = self.slots.get(id).filter(|slot| slot.spawn_ticket.is_none()) else {
+            return;
+        };
         let (record, earlier) = (Arc::clone(&slot.record), slot.earlier());
         then.actions.push(Action::Spawn { record, earlier });
         self.starting += 1;
@@ -66,13 +68,55 @@ impl State {
         if self.starting == 0 {
             self.early.clear();
         }
-        let spawned = match result {
-            Ok(spawned) => spawned,
-            Err(Error::OutOfDescriptors | Error::TooManyProcesses) if self.make_way(now, then) => {
-                return self.spawn(id, then);
-            }
-            Err(error) => return self.not_started(id, &error, now, then),
-        };
+        let full = matches!(result, Err(Error::OutOfDescriptors | Error::TooManyProcesses));
+        if full && self.make_way(now, then) {
+            return self.spawn(id, then);
+        }
+        if let Some(slot) = self.slots.get(id) {
+            self.spawns.end(&slot.record.by);
+        }
+        match result {
+            Ok(spawned) => self.started(id, spawned, now, then),
+            Err(error) => self.not_started(id, &error, now, then),
+        }
+        self.spawn_waiting(then);
+    }
+
+    /// Asks the keeper for the launches that have waited for that, as many as may be.
+    pub(super) fn spawn_waiting(&mut self, then: &mut Effects) {
+        while let Some(id) = self.spawns.next() {
+            let Some(slot) = self.slots.get_mut(&id) else { continue };
+            slot.spawn_ticket = None;
+            // Committed before the keeper is asked: from then on the launch may have been executed.
+            slot.change(|record| record.unasked = false);
+            then.changes.push(Change::Update(Arc::clone(&slot.record)));
+            then.patient = false;
+            self.spawn(&id, then);
+        }
+    }
+
+    /// Ends a process by an order that comes before the keeper was asked for the launch.
+    pub(super) fn withdraw(
+        &mut self,
+        id: &Arc<str>,
+        order: Happening,
+        now: Now,
+        then: &mut Effects,
+    ) {
+        let Some(slot) = self.slots.get_mut(id) else { return };
+        let Some(ticket) = slot.spawn_ticket.take() else { return };
+        self.spawns.withdraw(&slot.record.by, ticket);
+        let (starts, entry) = (std::mem::take(&mut slot.waiting.starts), Arc::clone(&slot.entry));
+        self.happen(id, order, now, then);
+        let detail = "before it was started".into();
+        self.happen(id, Happening::StartFailed { detail }, now, then);
+        for Starter { reply, existed, .. } in starts {
+            let begun = Begun { entry: Arc::clone(&entry), existed };
+            then.actions.push(Action::AnswerStart(reply, Ok(begun)));
+        }
+    }
+
+    fn started(&mut self, id: &Arc<str>, spawned: Spawned, now: Now, then: &mut Effects) {
         let Some(slot) = self.slots.get_mut(id) else { return };
         let Spawned { key, pid, start_time, output, existed: _, continued: _ } = spawned;
         if let Some(earlier) = slot.held.replace(Held { key, output }) {
@@ -176,12 +220,130 @@ mod tests {
     use std::sync::atomic::Ordering;
     use std::time::Duration;
 
-    use super::super::Input;
+    use tokio::sync::oneshot::channel;
+
     use super::super::archiving::tests::{NOW, run, state};
+    use super::super::{Call, Input, Left, StopOrder};
     use super::*;
+    use crate::access::Caller;
+    use crate::keeper_client::Report;
+    use crate::process::record::tests::record;
+    use crate::process::{Cause, KeeperId, Spec};
+    use crate::supervisor::effects::{Killed, Receiver};
+    use crate::supervisor::queue::Capacity;
+    use crate::supervisor::recovery::CurrentKeeper;
     use crate::supervisor::retention::Keep;
+    use crate::supervisor::spawn_limit::MAX_OF_CALLER;
 
     const KEEP: Keep = Keep { count: 100, age: Duration::from_secs(3600), bytes: u64::MAX };
+
+    fn start(state: &mut State, caller: &str, id: &str) -> (Effects, Receiver<Begun>) {
+        let (reply, answer) = channel();
+        let spec = Box::new(Spec::clone(&record("", 0).spec));
+        let starter = Starter { reply, patient: false, existed: false };
+        let call = Call::Start { id: Some(id.into()), spec, starter };
+        (state.apply(Input::Call(Arc::new(Caller::admin(caller)), call), NOW), answer)
+    }
+
+    /// With as many launches of "x" under way as may be, and one that waits.
+    fn with_waiting() -> (State, Effects, Receiver<Begun>) {
+        let mut state = State::new(KEEP, Capacity::default(), 1, 1);
+        for n in 0..MAX_OF_CALLER {
+            assert_eq!(sent(&start(&mut state, "x", &n.to_string()).0), [n.to_string()]);
+        }
+        let (waits, answer) = start(&mut state, "x", "waits");
+        assert!(sent(&waits).is_empty() && state.slots["waits"].record.unasked);
+        (state, waits, answer)
+    }
+
+    /// The launches that the keeper is asked for, once their records say so.
+    fn sent(effects: &Effects) -> Vec<String> {
+        let spawns = effects.actions.iter().filter_map(|action| match action {
+            Action::Spawn { record, .. } => Some(record),
+            _ => None,
+        });
+        let is_recorded = |record: &Arc<Record>| {
+            effects.changes.iter().any(|change| {
+                matches!(change, Change::Insert(new) | Change::Update(new) if new == record)
+            })
+        };
+        let spawns: Vec<_> = spawns.collect();
+        assert!(spawns.iter().all(|record| !record.unasked && is_recorded(record)));
+        spawns.iter().map(|record| record.id.to_string()).collect()
+    }
+
+    fn fails(state: &mut State, id: &str) -> Effects {
+        let result = Err(Error::Store("no script".into()));
+        state.apply(Input::Spawned { id: id.into(), result }, NOW)
+    }
+
+    fn kill(state: &mut State, id: &str) -> (Effects, Receiver<Killed>) {
+        let (reply, answer) = channel();
+        let call = Call::Kill { id: id.into(), stop: StopOrder::default(), reply };
+        (state.apply(Input::Call(Arc::new(Caller::admin("x")), call), NOW), answer)
+    }
+
+    #[test]
+    fn launch_beyond_the_bound_is_recorded_as_asked_before_it_is() {
+        let (mut state, _, _answer) = with_waiting();
+        assert_eq!(sent(&start(&mut state, "y", "other").0), ["other"]);
+        assert_eq!(sent(&fails(&mut state, "0")), ["waits"]);
+        assert!(sent(&fails(&mut state, "1")).is_empty());
+    }
+
+    #[test]
+    fn launch_that_waits_is_not_asked_for_once_its_process_is_killed() {
+        let (mut state, _, mut started) = with_waiting();
+        let (effects, mut killed) = kill(&mut state, "waits");
+        let end = state.slots["waits"].record.end().unwrap();
+        assert_eq!((end.cause, end.started), (Cause::Killed, None));
+        for action in effects.actions {
+            match action {
+                Action::AnswerStart(reply, answer) => drop(reply.send(answer)),
+                Action::AnswerKill(reply, answer) => drop(reply.send(answer)),
+                _ => {}
+            }
+        }
+        assert!(started.try_recv().unwrap().is_ok() && killed.try_recv().unwrap().is_ok());
+        assert!(sent(&fails(&mut state, "0")).is_empty());
+    }
+
+    #[test]
+    fn launch_that_cannot_be_recorded_does_not_wait() {
+        let (mut state, mut failed, _answer) = with_waiting();
+        drop(state.not_committed(&mut failed, "no room"));
+        assert!(!state.slots.contains_key("waits"));
+        assert!(sent(&fails(&mut state, "0")).is_empty());
+        // Nor does one keep its place that would have been sent.
+        drop(state.try_again(NOW));
+        let (mut failed, _answer) = start(&mut state, "x", "late");
+        let (_, _answer) = start(&mut state, "x", "later");
+        drop(state.not_committed(&mut failed, "no room"));
+        assert_eq!((sent(&failed), state.starting), (vec!["later".to_owned()], MAX_OF_CALLER));
+    }
+
+    #[test]
+    fn launches_that_wait_are_withdrawn_by_a_shutdown() {
+        let (mut state, _, _answer) = with_waiting();
+        drop(state.apply(Input::Report(Report::Shutdown), NOW));
+        assert_eq!(state.slots["waits"].record.end().unwrap().cause, Cause::Shutdown);
+    }
+
+    #[test]
+    fn recovered_launches_beyond_the_bound_wait_for_the_current_keeper() {
+        let [earlier, current] = [1, 2].map(|pid| Some(KeeperId::new("boot", pid, 7)));
+        let unasked = |n: usize| {
+            let keeper = earlier.clone();
+            Record { keeper, unasked: true, ..record(&n.to_string(), n as u64) }
+        };
+        let records: Vec<Record> = (0..=MAX_OF_CALLER).map(unasked).collect();
+        let mut state = State::new(KEEP, Capacity::default(), 99, 1);
+        state.keeper = CurrentKeeper::new(current.clone(), true);
+        let effects = state.recover(records, Vec::new(), Left::default(), NOW);
+        assert_eq!((sent(&effects).len(), state.starting), (MAX_OF_CALLER, MAX_OF_CALLER));
+        assert!(state.slots.values().all(|slot| slot.record.keeper == current));
+        assert_eq!(state.slots.values().filter(|slot| slot.record.unasked).count(), 1);
+    }
 
     #[test]
     fn what_descendants_of_the_run_before_printed_is_counted_though_the_next_cannot_be_started() {

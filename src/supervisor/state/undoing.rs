@@ -26,6 +26,7 @@ impl State {
         for beginning in begun.into_iter().rev() {
             self.undo(beginning, &error, failed, &mut refused);
         }
+        self.spawn_waiting(failed);
         self.next_event = failed.renumber(first);
         self.over(failed);
         refused
@@ -54,8 +55,15 @@ impl State {
                 slot.count_no_more(&mut self.usage);
             }
             None => {
-                // One that is about to be started has not been asked for yet.
-                self.starting -= usize::from(slot.record.phase == Phase::Starting);
+                // The keeper was not asked for one that is about to be started.
+                match slot.spawn_ticket.take() {
+                    Some(ticket) => self.spawns.withdraw(&slot.record.by, ticket),
+                    None if slot.record.phase == Phase::Starting => {
+                        self.starting -= 1;
+                        self.spawns.end(&slot.record.by);
+                    }
+                    None => {}
+                }
                 self.live_no_more(&mut slot);
             }
         }

@@ -1,24 +1,34 @@
 //! A program whose exec takes as long as its owner likes: the keeper does not wait for it.
 
 use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use procyard::grpc::pb;
 use tonic::{Code, Status};
 
-use super::have_sandbox;
+use super::{PROMPT, have_sandbox};
+use crate::support::callers::KnowingService;
 use crate::support::service::*;
 use crate::support::{lease, soon};
+
+/// A copy of `true` with a lease on it, as long as the file is held.
+fn leased_program(directory: &Path) -> (PathBuf, File) {
+    let program = directory.join("program");
+    // Not copied by this process, whose other tests could have the file open for writing as well.
+    assert!(Command::new("cp").arg("/bin/true").arg(&program).status().unwrap().success());
+    let file = File::open(&program).unwrap();
+    lease(&file);
+    (program, file)
+}
 
 /// Starts a program that another process has a lease on, with this sandbox.
 async fn leased_program_is_not_waited_for(sandbox: Option<pb::Sandbox>) {
     let service = TestService::start();
     let mut client = service.client().await;
-    let program = service.directory.path().join("program");
-    // Not copied by this process, whose other tests could have the file open for writing as well.
-    assert!(Command::new("cp").arg("/bin/true").arg(&program).status().unwrap().success());
-    let file = File::open(&program).unwrap();
-    lease(&file);
+    let (program, file) = leased_program(service.directory.path());
     let server = service.server_pid();
     for n in 0..2 {
         let spec = pb::Spec { sandbox: sandbox.clone(), ..argv(&[program.to_str().unwrap()]) };
@@ -62,4 +72,38 @@ async fn start_of_a_leased_program_with_own_pids_fails() {
         let sandbox = pb::Sandbox { own_pids: true, ..Default::default() };
         leased_program_is_not_waited_for(Some(sandbox)).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_starts_of_one_caller_leave_another_callers_start_prompt() {
+    let callers = [("a", "operator,owner=a"), ("b", "operator,owner=b")];
+    let known = KnowingService::start(&callers).await;
+    let (a, mut b) = (known.caller("a").await, known.caller("b").await);
+    let (program, file) = leased_program(known.service.directory.path());
+    let program = program.to_str().unwrap();
+    for wave in 0..2 {
+        let starts = (0..150).map(|n| {
+            let (mut a, id) = (a.clone(), format!("leased-{wave}-{n}"));
+            async move { a.start(start(&id, argv(&[program]))).await.map(drop) }
+        });
+        // The calls are cancelled; what they have asked for is not.
+        let _ = tokio::time::timeout(Duration::from_millis(700), join_all(starts)).await;
+    }
+    let mut admin = known.service.client().await;
+    assert_eq!(list(&mut admin).await.len(), 300);
+    let begin = Instant::now();
+    soon(b.start(run("other", argv(&["/bin/true"])))).await.unwrap();
+    assert!(begin.elapsed() < PROMPT, "{:?}", begin.elapsed());
+    drop(file);
+    // Those that waited start. A few may have been too late before the lease was given back.
+    let are_over = async {
+        loop {
+            let all = list(&mut admin).await;
+            if all.iter().all(|process| process.state() == pb::State::Exited) {
+                return all.len();
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    assert!(soon(are_over).await > 200);
 }
