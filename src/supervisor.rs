@@ -29,6 +29,7 @@ mod readiness;
 mod recovery;
 mod registry;
 mod replay;
+mod resize_queue;
 mod retention;
 mod saving;
 mod scripts;
@@ -405,16 +406,7 @@ impl Supervisor {
     /// can be told: the little that was under way is drawn anew by who is told of the size.
     pub async fn resize(&self, entry: &Arc<Entry>, size: Size) -> Result<(), Error> {
         let (held, id) = self.held(entry).await?;
-        let (keeper, entry) = (self.parts.keeper.clone(), Arc::clone(entry));
-        // A caller who leaves must not leave a size behind that nobody knows of.
-        let resizing = tokio::spawn(async move {
-            let _turn = entry.resizing.lock().await;
-            let seq = held.output.progress().ring.map_or(0, |ring| ring.figures().next_seq);
-            keeper.resize(held.key, size).await?;
-            entry.resized(seq, size);
-            Ok(())
-        });
-        let resized = resizing.await.map_err(|_| Error::ShuttingDown)?;
+        let resized = resize_queue::resize(entry, &self.parts.keeper, held, size).await;
         resized.map_err(|error| Error::from_keeper(&id, error))
     }
 

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 use tokio::sync::watch;
 
 use super::queue::Place;
+use super::resize_queue::ResizeQueue;
 use crate::keeper_client::{Output, Progress};
 use crate::process::{InputState, Record, Size, State, Streams};
 use crate::transcript::Ring;
@@ -27,8 +28,8 @@ pub struct Entry {
     typed: Mutex<BTreeMap<u64, u64>>,
     /// From which chunk on its terminal had which size; empty: it has none.
     sizes: Mutex<BTreeMap<u64, Size>>,
-    /// Whoever resizes has its turn: the sizes are remembered in the order they were given.
-    pub(super) resizing: tokio::sync::Mutex<()>,
+    /// The sizes that its terminal is to have: they are remembered in the order they were given.
+    pub(super) resizing: ResizeQueue,
 }
 
 /// A process as it was last committed.
@@ -103,7 +104,7 @@ impl Entry {
             marks: Mutex::default(),
             typed: Mutex::default(),
             sizes: Mutex::new(first.into_iter().collect()),
-            resizing: tokio::sync::Mutex::default(),
+            resizing: ResizeQueue::default(),
         })
     }
 

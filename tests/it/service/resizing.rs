@@ -73,3 +73,22 @@ async fn what_is_no_living_terminal_has_no_size() {
         assert_eq!(refusal(refused), (code, reason.into()), "{id}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cancelled_resizes_leave_the_last_wanted_size() {
+    let service = TestService::start();
+    let mut client = service.client().await;
+    begin(&mut client, "p", on_terminal(shell("read x; stty size"))).await;
+    let resizes = (0..200).map(|n| {
+        let mut client = client.clone();
+        tokio::spawn(async move { client.resize(resize("p", 1 + n, 80)).await.map(drop) })
+    });
+    let resizes: Vec<_> = resizes.collect();
+    tokio::task::yield_now().await;
+    resizes.iter().for_each(tokio::task::JoinHandle::abort);
+    soon(client.resize(resize("p", 50, 132))).await.unwrap();
+    write(&mut client, typed("p", "\r")).await;
+    let transcript = read_to_end(&mut client, "p", 100).await;
+    let shown = String::from_utf8_lossy(transcript.stream(pb::Stream::Terminal)).into_owned();
+    assert!(shown.ends_with("50 132\r\n"), "{shown:?}");
+}
