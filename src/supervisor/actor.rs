@@ -28,6 +28,10 @@ use crate::telemetry::request::{RequestId, within};
 /// Inputs that are taken in one go at most, before what follows from them is committed.
 const MOST_AT_ONCE: usize = 256;
 
+/// How long inputs are taken in one go, before other tasks of the server's thread have a turn: one that
+/// selects among all records takes milliseconds.
+const MAX_BATCH_TIME: Duration = Duration::from_millis(5);
+
 /// How long what nobody waits for waits for company. A crash meanwhile costs nothing: the keeper
 /// knows what it started.
 const PATIENCE: Duration = Duration::from_millis(2);
@@ -158,8 +162,9 @@ impl Actor {
     pub(super) async fn run(mut self) {
         self.flush();
         loop {
+            let mut is_busy = false;
             match self.select().await {
-                Woken::Input(input) => self.take(input),
+                Woken::Input(input) => is_busy = self.take(input),
                 Woken::Committed(result) => self.committed(result),
                 Woken::Due => {}
                 Woken::Retry => {
@@ -181,6 +186,9 @@ impl Actor {
             self.tick();
             self.flush();
             self.keeper.heartbeat().beat_if_overdue();
+            if is_busy {
+                tokio::task::yield_now().await;
+            }
         }
     }
 
@@ -225,8 +233,10 @@ impl Actor {
         }
     }
 
-    /// Applies an input, and others that are there already: they will share a commit.
-    fn take(&mut self, input: Input) {
+    /// Applies an input, and others that are there already: they will share a commit. True: there may be
+    /// more, but other tasks come first.
+    fn take(&mut self, input: Input) -> bool {
+        let begin = Instant::now();
         let mut next = Some(input);
         let mut taken = 0;
         while let Some(input) = next.take() {
@@ -242,10 +252,15 @@ impl Actor {
                 self.gather(effects);
             }
             taken += 1;
-            if next.is_none() && taken < MOST_AT_ONCE {
-                next = self.ready();
+            if next.is_some() {
+                continue;
             }
+            if taken >= MOST_AT_ONCE || begin.elapsed() >= MAX_BATCH_TIME {
+                return true;
+            }
+            next = self.ready();
         }
+        false
     }
 
     /// Another server takes over. Nothing is recorded of that.
