@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::Supervisor;
 use super::error::Error;
@@ -38,9 +38,15 @@ const LONGEST: Duration = Duration::from_secs(30);
 /// Bytes that are looked through where everything else runs, too.
 const LOOKED_HERE: usize = 4 << 10;
 
-/// Screens that are worked out at a time: each takes up to 100 MB if it is as large as can be.
+/// Cells of a terminal whose screen counts as small: it takes up to about 3 MB.
+const SMALL_CELLS: usize = 32 << 10;
+
+/// Small screens that are worked out at a time. One caller has at most two of them.
+static SMALL_SCREENS: Semaphore = Semaphore::const_new(32);
+
+/// Large screens that are worked out at a time: each takes up to 100 MB if it is as large as can be.
 /// One caller has at most half of them.
-static SCREENS: Semaphore = Semaphore::const_new(4);
+static LARGE_SCREENS: Semaphore = Semaphore::const_new(4);
 
 /// What the answer with a screen takes at most: what clients take unless told otherwise.
 pub const SCREEN_BYTES: usize = 4 << 20;
@@ -54,13 +60,29 @@ impl Supervisor {
         }
         let _turn = self.ticket.screen_turn().await?;
         self.ticket.hold(SCREEN_BYTES).await?;
-        let _permit = SCREENS.acquire().await.map_err(|_| Error::ShuttingDown)?;
-        let observer = self.observe_launch(entry)?;
-        let workers = observer.workers().clone();
-        let Some(playback) = Playback::new(observer, entry) else {
-            return Err(Error::NotATerminal(entry.seen().record.id.to_string()));
-        };
+        let (_permit, playback) = self.playback(entry).await?;
+        let workers = playback.observer.workers().clone();
         workers.run_steps(playback, Playback::step).await?.ok_or(Error::ScreenTooCostly)
+    }
+
+    /// What plays the output of a terminal, and its permit to take memory. Large screens do not delay small
+    /// ones.
+    async fn playback(
+        &self,
+        entry: &Arc<Entry>,
+    ) -> Result<(SemaphorePermit<'static>, Playback), Error> {
+        loop {
+            let large = cells(entry.sizes().iter()) > SMALL_CELLS;
+            let screens = if large { &LARGE_SCREENS } else { &SMALL_SCREENS };
+            let permit = screens.acquire().await.map_err(|_| Error::ShuttingDown)?;
+            let Some(playback) = Playback::new(self.observe_launch(entry)?, entry) else {
+                return Err(Error::NotATerminal(entry.seen().record.id.to_string()));
+            };
+            // The terminal may have been resized while this waited.
+            if large || cells(playback.sizes.iter()) <= SMALL_CELLS {
+                return Ok((permit, playback));
+            }
+        }
     }
 
     /// The output of a process from its launch on, which has a terminal of its own.
@@ -93,9 +115,7 @@ impl Playback {
         // Looked at afterwards: what is there was printed at one of these.
         let sizes = VecDeque::from(entry.sizes());
         let (_, first) = *sizes.front()?;
-        let cells = |(_, size): &(u64, Size)| usize::from(size.rows) * usize::from(size.cols);
-        let cells = sizes.iter().map(cells).max().unwrap_or(1);
-        let piece = (CELLS / cells.max(1)).clamp(16, PIECE);
+        let piece = (CELLS / cells(sizes.iter()).max(1)).clamp(16, PIECE);
         let screen = Screen::new(first, sizes.len() > 1);
         let (chunks, spent) = (VecDeque::new(), Duration::ZERO);
         Some(Playback { observer, screen, sizes, chunks, end, piece, spent })
@@ -140,6 +160,12 @@ impl Playback {
         self.chunks = batch.chunks.into();
         something
     }
+}
+
+/// Cells of the largest of these sizes.
+fn cells<'a>(sizes: impl Iterator<Item = &'a (u64, Size)>) -> usize {
+    let cells = |(_, size): &(u64, Size)| usize::from(size.rows) * usize::from(size.cols);
+    sizes.map(cells).max().unwrap_or(0)
 }
 
 /// Someone who presses keys of a process.

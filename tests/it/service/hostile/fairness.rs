@@ -35,24 +35,33 @@ fn are_under_way<T>(calls: &[JoinHandle<T>]) {
     assert!(calls.iter().any(|call| !call.is_finished()), "the calls cost too little to tell");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn costly_screens_leave_another_callers_screen_prompt() {
-    let (_known, mut a, mut b) = two_callers().await;
+/// Has a terminal whose screen is costly, and asks for its screen again and again.
+async fn ask_for_costly_screens(client: &mut TokenClient, id: &str) -> Vec<JoinHandle<()>> {
     let (rows, cols) = (1000, 1000);
     let large = pb::spec::Io::Terminal(pb::Terminal { rows, cols, ..Default::default() });
     // Each of these fills the whole terminal.
     let line = "i=0; while [ $i -lt 4000 ]; do printf '\\033#8\\033[2J'; i=$((i+1)); done";
-    finishes(&mut a, "a", pb::Spec { io: Some(large), ..shell(line) }).await;
-    finishes(&mut b, "b", on_terminal(shell("echo here"))).await;
-    let screen = |id: &str| pb::ScreenRequest { id: id.into() };
-    let screens: Vec<_> = (0..8)
-        .map(|_| {
-            let (mut a, request) = (a.clone(), screen("a"));
-            tokio::spawn(async move { a.screen(request).await.map(drop) })
-        })
-        .collect();
+    finishes(client, id, pb::Spec { io: Some(large), ..shell(line) }).await;
+    let screens = (0..8).map(|_| {
+        let (mut client, request) = (client.clone(), pb::ScreenRequest { id: id.into() });
+        tokio::spawn(async move { drop(client.screen(request).await) })
+    });
+    screens.collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn costly_screens_leave_another_callers_screen_prompt() {
+    let callers = [CALLERS[0], CALLERS[1], ("c", "operator,owner=c")];
+    let known = KnowingService::start(&callers).await;
+    let (mut a, mut b) = (known.caller("a").await, known.caller("b").await);
+    let mut c = known.caller("c").await;
+    finishes(&mut c, "c", on_terminal(shell("echo here"))).await;
+    // Both together hold all permits for large screens.
+    let mut screens = ask_for_costly_screens(&mut a, "a").await;
+    screens.extend(ask_for_costly_screens(&mut b, "b").await);
     for _ in 0..5 {
-        let shown = is_prompt(b.screen(screen("b"))).await.unwrap().into_inner();
+        let request = pb::ScreenRequest { id: "c".into() };
+        let shown = is_prompt(c.screen(request)).await.unwrap().into_inner();
         assert_eq!(shown.rows[0], "here");
     }
     are_under_way(&screens);
