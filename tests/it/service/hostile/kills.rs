@@ -51,4 +51,6 @@ async fn cancelled_kills_leave_another_callers_kill_prompt() {
     let begin = Instant::now();
     soon(b.kill(kill_at_once("other"))).await.unwrap();
     assert!(begin.elapsed() < PROMPT, "{:?}", begin.elapsed());
+    // The end of the service would wait for their grace period.
+    soon(a.clone().kill(pb::KillRequest { force: true, ..kill_all(0) })).await.unwrap();
 }
