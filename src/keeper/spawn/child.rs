@@ -160,7 +160,6 @@ pub(super) fn run(order: &Order) -> Failure {
         .and_then(|()| renice(program).map_err(errno(Step::Nice)))
         // What it needs privileges for is done, but to become another user.
         .and_then(|()| capabilities::drop_from(&program.fence).map_err(errno(Step::Confine)))
-        .and_then(|()| catch_core_dumps().map_err(errno(Step::User)))
         .and_then(|()| become_user(program).map_err(errno(of_user(order))))
         .and_then(|()| follow_keeper(order).map_err(errno(Step::Clone)))
         .and_then(|()| confine::enter(order))
@@ -319,6 +318,7 @@ fn catch_core_dumps() -> Result<(), i32> {
 
 fn become_user(program: &Program) -> Result<(), i32> {
     let Some(user) = &program.user else { return Ok(()) };
+    catch_core_dumps()?;
     let (uid, gid) = (user.uid as usize, user.gid as usize);
     let groups = user.groups.as_ptr() as usize;
     call(libc::SYS_setgroups, [user.groups.len(), groups, 0, 0])?;
