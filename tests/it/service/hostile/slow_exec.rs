@@ -3,13 +3,13 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use futures_util::future::join_all;
 use procyard::grpc::pb;
+use tokio::task::JoinHandle;
 use tonic::{Code, Status};
 
-use super::{PROMPT, have_sandbox};
+use super::have_sandbox;
 use crate::support::callers::KnowingService;
 use crate::support::service::*;
 use crate::support::{lease, soon};
@@ -30,12 +30,10 @@ async fn leased_program_is_not_waited_for(sandbox: Option<pb::Sandbox>) {
     let mut client = service.client().await;
     let (program, file) = leased_program(service.directory.path());
     let server = service.server_pid();
-    for n in 0..2 {
-        let spec = pb::Spec { sandbox: sandbox.clone(), ..argv(&[program.to_str().unwrap()]) };
-        let refused = soon(client.start(start(&format!("leased-{n}"), spec))).await.unwrap_err();
-        assert_eq!(errno(&refused), libc::ETIME.to_string());
-        finish_in_time(&mut client, &format!("other-{n}"), "true").await;
-    }
+    let spec = pb::Spec { sandbox, ..argv(&[program.to_str().unwrap()]) };
+    let refused = soon(client.start(start("leased", spec))).await.unwrap_err();
+    assert_eq!(errno(&refused), libc::ETIME.to_string());
+    finish_in_time(&mut client, "other", "true").await;
     assert_eq!(service.server_pid(), server);
     assert!(service.inmates().is_empty());
     drop(file);
@@ -81,19 +79,24 @@ async fn slow_starts_of_one_caller_leave_another_callers_start_prompt() {
     let (a, mut b) = (known.caller("a").await, known.caller("b").await);
     let (program, file) = leased_program(known.service.directory.path());
     let program = program.to_str().unwrap();
+    let mut admin = known.service.client().await;
     for wave in 0..2 {
         let starts = (0..150).map(|n| {
-            let (mut a, id) = (a.clone(), format!("leased-{wave}-{n}"));
-            async move { a.start(start(&id, argv(&[program]))).await.map(drop) }
+            let (mut a, spec) = (a.clone(), argv(&[program]));
+            let request = start(&format!("leased-{wave}-{n}"), spec);
+            tokio::spawn(async move { drop(a.start(request).await) })
         });
+        let starts: Vec<_> = starts.collect();
+        // On a slow machine the first of them fail meanwhile.
+        soon(async { while list(&mut admin).await.len() < 110 + 150 * wave {} }).await;
         // The calls are cancelled; what they have asked for is not.
-        let _ = tokio::time::timeout(Duration::from_millis(700), join_all(starts)).await;
+        starts.iter().for_each(JoinHandle::abort);
     }
-    let mut admin = known.service.client().await;
-    assert_eq!(list(&mut admin).await.len(), 300);
-    let begin = Instant::now();
+    let before = list(&mut admin).await.len();
     soon(b.start(run("other", argv(&["/bin/true"])))).await.unwrap();
-    assert!(begin.elapsed() < PROMPT, "{:?}", begin.elapsed());
+    // It has not waited for those that wait: of the leased ones no more than are under way have failed.
+    let after = list(&mut admin).await.len();
+    assert!(after + 32 > before, "{after} of {before} processes are left");
     drop(file);
     // Those that waited start. A few may have been too late before the lease was given back.
     let are_over = async {

@@ -1,6 +1,7 @@
 //! Streams whose messages are not read, and answers of gRPC-Web that are not.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -205,14 +206,18 @@ async fn unread_text_answers_of_grpc_web_are_charged() {
     });
     let mut client = service.client().await;
     finish(&mut client, "p", shell("head -c 280000 /dev/zero")).await;
-    let unread = channel(&service, WIDE_WINDOW, Unread).await;
+    let service = Arc::new(service);
     // More than a socket buffers, and less than HTTP/2 buffers for a stream.
     let view = pb::View { max_bytes: 270_000, ..Default::default() };
     let read = pb::ReadRequest { id: "p".into(), view: Some(view), ..Default::default() };
     let kind = ("application/grpc-web+proto", "application/grpc-web-text");
+    // Each on a connection of its own: the server reads no request of one that takes no answer.
     let begin_call = || {
-        let (unread, read) = (unread.clone(), read.clone());
-        tokio::spawn(async move { drop(call(unread, "Read", kind, read).await) })
+        let (service, read) = (Arc::clone(&service), read.clone());
+        tokio::spawn(async move {
+            let unread = channel(&service, WIDE_WINDOW, Unread).await;
+            drop(call(unread, "Read", kind, read).await)
+        })
     };
     let mut calls: Vec<_> = (0..CALLS).map(|_| begin_call()).collect();
     let info = pb::GetServerInfoRequest {};
@@ -233,6 +238,5 @@ async fn unread_text_answers_of_grpc_web_are_charged() {
         assert_eq!(code, Code::ResourceExhausted, "call {n} beside {CALLS} unread answers");
     }
     calls.iter().for_each(tokio::task::JoinHandle::abort);
-    drop(unread);
     soon(async { while client.get_server_info(info).await.is_err() {} }).await;
 }
