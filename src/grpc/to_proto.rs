@@ -122,7 +122,6 @@ fn exit(end: &End, progress: Option<&Progress>) -> pb::Exit {
         output: _,
         size: _,
         typed: _,
-        rest_ended: _,
     } = end;
     let exit = exit.as_ref();
     let (code, signal) = match exit.map(|exit| exit.status) {

@@ -126,9 +126,6 @@ pub struct End {
     pub printed: Printed,
     /// Nothing can print to its outputs any more.
     pub output_complete: bool,
-    /// The descendants that outlived it have ended.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub rest_ended: bool,
     /// More to be said of it; may be empty.
     pub detail: String,
     /// What the program set, if it did.
@@ -327,7 +324,8 @@ impl Record {
     /// It is over, nothing can be added to its transcript any more, and nobody is left whom the
     /// keeper could be asked to end: a file may take the place of what the keeper holds.
     pub fn may_be_filed(&self) -> bool {
-        self.end().is_some_and(|end| end.output_complete && !end.has_rest())
+        let alone = |end: &End| end.exit.as_ref().is_none_or(|exit| exit.lingering.is_empty());
+        self.end().is_some_and(|end| end.output_complete && alone(end))
     }
 
     /// So much of its transcript was saved, and the keeper has nothing of it any more. Descendants
@@ -360,12 +358,6 @@ impl Record {
 }
 
 impl End {
-    /// Whether descendants that outlived it may still run.
-    pub fn has_rest(&self) -> bool {
-        let lingers = |exit: &Exit| !exit.lingering.is_empty();
-        self.exit.as_ref().is_some_and(lingers) && !self.rest_ended
-    }
-
     /// What it means.
     pub fn outcome(&self) -> Outcome {
         match (self.cause, self.exit.as_ref().map(|exit| exit.status)) {
@@ -489,7 +481,6 @@ pub(crate) mod tests {
             exit: Some(exit),
             printed: Printed::default(),
             output_complete: true,
-            rest_ended: false,
             detail: String::new(),
             output: None,
             size: None,

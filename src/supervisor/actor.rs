@@ -407,7 +407,6 @@ impl Actor {
             Action::Ask { id, key, ask } => self.ask(id, key, ask),
             Action::AskLeftovers { id, leftovers, ask } => self.ask_leftovers(id, leftovers, ask),
             Action::KillRest { key, seen } => self.kill_rest(key, seen),
-            Action::AwaitRest { key, entry } => self.await_rest(key, &entry),
             Action::Release(key) => self.release(key),
             Action::KillStray { id, key } => self.free_rest(id, key, Vec::new()),
             Action::FreeRest { id, key, replies } => self.free_rest(id, key, replies),

@@ -87,8 +87,6 @@ pub(super) enum Action {
     AskLeftovers { id: Arc<str>, leftovers: Vec<Unkillable>, ask: Ask },
     /// Kills who outlived a finished process.
     KillRest { key: u64, seen: Seen },
-    /// Waits for the end of the descendants that outlived a finished process.
-    AwaitRest { key: u64, entry: Arc<Entry> },
     /// Lets the keeper forget a process.
     Release(u64),
     /// Kills and forgets what no record knows.

@@ -3,7 +3,7 @@
 //! Owns no state: each errand ends in an answer to whoever asked, or in an input for the state.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::actor::Actor;
 use super::archives::Archives;
@@ -20,10 +20,6 @@ use crate::metrics::supervising::Supervising;
 use crate::process::lifecycle::Ask;
 use crate::process::{Launch, Record, State, TreeSignal, Unkillable, signal};
 use crate::transcript::Ring;
-
-/// Pauses between two looks at descendants that outlived a finished process: the first, and the longest.
-const FIRST_REST_PAUSE: Duration = Duration::from_millis(20);
-const MAX_REST_PAUSE: Duration = Duration::from_secs(60);
 
 impl Actor {
     pub(super) fn spawn(&self, record: Arc<Record>, earlier: Option<Held>) {
@@ -102,31 +98,6 @@ impl Actor {
         tokio::spawn(async move {
             let outcome = keeper.signal_tree(key, signal::KILL).await.unwrap_or_default();
             let _ = answers.send(Input::RestKilled { key, seen, outcome });
-        });
-    }
-
-    /// Looks at who outlived a finished process, with growing pauses, until they have ended or the keeper
-    /// need not hold the process any more.
-    pub(super) fn await_rest(&self, key: u64, entry: &Arc<Entry>) {
-        let (keeper, answers, mut seen) =
-            (self.keeper.clone(), self.queue.answers(), entry.watch());
-        let rest_ends = async move {
-            let mut pause = FIRST_REST_PAUSE;
-            loop {
-                match keeper.members(key).await {
-                    Ok(members) if members.is_empty() => return true,
-                    Ok(_) => tokio::time::sleep(pause).await,
-                    Err(_) => return false,
-                }
-                pause = (pause * 2).min(MAX_REST_PAUSE);
-            }
-        };
-        tokio::spawn(async move {
-            let ended = tokio::select! {
-                ended = rest_ends => ended,
-                _ = seen.wait_for(|seen| seen.removed || !seen.is_held_as(key)) => false,
-            };
-            let _ = answers.send(Input::RestEnded { key, ended });
         });
     }
 

@@ -85,8 +85,6 @@ pub(super) enum Input {
     Exited { key: u64, exit: Exit, output: Option<StructuredOutput> },
     /// The transcript of a finished process was written to a file, or could not be.
     Archived { record: Arc<Record>, key: u64, result: io::Result<Archived> },
-    /// The descendants that outlived a finished process have ended; or it is not waited for that any more.
-    RestEnded { key: u64, ended: bool },
     /// Time has passed.
     Tick,
 }
@@ -168,8 +166,6 @@ pub(super) struct State {
     failing: Option<String>,
     /// Transcripts that are being written to files, by the keeper's numbers.
     archiving: HashSet<u64>,
-    /// Finished processes whose descendants run on, by the keeper's numbers: a task waits for their end.
-    awaited: HashSet<u64>,
     /// Kills of descendants that outlived a finished process, by the keeper's numbers: those under way,
     /// and the calls that wait for each.
     rest_kills: HashMap<u64, Vec<Reply<Killed>>>,
@@ -199,7 +195,6 @@ impl State {
             closed: false,
             failing: None,
             archiving: HashSet::new(),
-            awaited: HashSet::new(),
             rest_kills: HashMap::new(),
             archive_at: None,
         }
@@ -270,7 +265,6 @@ impl State {
             Input::Archived { record, key, result } => {
                 self.archived(&record, key, result, now, then);
             }
-            Input::RestEnded { key, ended } => self.rest_ended(key, ended, then),
             Input::Tick => self.tick(now, then),
         }
         effects
@@ -313,24 +307,6 @@ impl State {
             return;
         }
         let end = End { output_complete: true, printed: printed(slot), ..end.clone() };
-        self.change_end(key, end, then);
-    }
-
-    /// The descendants that outlived a finished process have ended: the keeper need not hold it for them.
-    fn rest_ended(&mut self, key: u64, ended: bool, then: &mut Effects) {
-        self.awaited.remove(&key);
-        let Some(slot) = self.keys.get(&key).and_then(|id| self.slots.get_mut(id)) else { return };
-        let Phase::Exited(end) = &slot.record.phase else { return };
-        if ended && end.has_rest() {
-            let end = End { rest_ended: true, ..end.clone() };
-            slot.set_unkillable(Vec::new());
-            self.change_end(key, end, then);
-        }
-    }
-
-    /// Records what became of a finished process since its end. It may be filed now.
-    fn change_end(&mut self, key: u64, end: End, then: &mut Effects) {
-        let Some(slot) = self.keys.get(&key).and_then(|id| self.slots.get_mut(id)) else { return };
         slot.set_phase(Phase::Exited(end));
         release_if_empty(slot, &mut self.keys, then);
         slot.count(&mut self.usage);
@@ -339,7 +315,7 @@ impl State {
         self.finished.insert(time, slot.record.birth, &slot.record.id, slot.bytes());
         then.changes.push(Change::Update(Arc::clone(&slot.record)));
         then.actions.push(Action::Publish(Arc::clone(&slot.entry), slot.seen()));
-        archive(slot, &mut self.archiving, &mut self.awaited, then);
+        archive(slot, &mut self.archiving, then);
     }
 
     fn shut_down(&mut self, now: Now, then: &mut Effects) {

@@ -51,7 +51,6 @@ fn end(cause: Cause, exit: Option<Exit>) -> End {
         exit,
         printed: Printed { next_seq: 4, bytes: 100, last_time: 3 * SECOND },
         output_complete: false,
-        rest_ended: false,
         detail: String::new(),
         output: None,
         size: None,

@@ -171,7 +171,7 @@ impl State {
         let held = slot.held.as_ref().map(|held| (held.key, held.output.progress().drained));
         if let Some((key, true)) = held {
             if let Some(slot) = self.slots.get(&record.id) {
-                archive(slot, &mut self.archiving, &mut self.awaited, then);
+                archive(slot, &mut self.archiving, then);
             }
             self.drained(key, then);
         }

@@ -61,7 +61,7 @@ impl State {
     pub(super) fn archive_again(&mut self, now: Now, then: &mut Effects) {
         if self.archive_at.take_if(|at| *at <= now.moment).is_some() {
             for slot in self.slots.values() {
-                archive(slot, &mut self.archiving, &mut self.awaited, then);
+                archive(slot, &mut self.archiving, then);
             }
         }
     }
@@ -74,22 +74,9 @@ impl Slot {
     }
 }
 
-/// Has the transcript of a process written to a file, if that can be and is not under way. If only
-/// descendants that outlived it prevent that, their end is awaited.
-pub(super) fn archive(
-    slot: &Slot,
-    archiving: &mut HashSet<u64>,
-    awaited: &mut HashSet<u64>,
-    then: &mut Effects,
-) {
-    let Some((held, end)) = slot.held.as_ref().zip(slot.record.end()) else { return };
-    if end.output_complete && end.has_rest() && awaited.insert(held.key) {
-        let entry = Arc::clone(&slot.entry);
-        then.actions.push(Action::AwaitRest { key: held.key, entry });
-    }
-    if !slot.record.may_be_filed() {
-        return;
-    }
+/// Has the transcript of a process written to a file, if that can be and is not under way.
+pub(super) fn archive(slot: &Slot, archiving: &mut HashSet<u64>, then: &mut Effects) {
+    let Some(held) = slot.held.as_ref().filter(|_| slot.record.may_be_filed()) else { return };
     let Some(ring) = held.output.progress().ring else { return };
     if archiving.insert(held.key) {
         let record = Arc::clone(&slot.record);
@@ -109,7 +96,6 @@ pub(super) mod tests {
     use super::*;
     use crate::keeper_client::{Adopted, Output, Progress, Report};
     use crate::process::record::tests::{finished, record};
-    use crate::process::{Descendant, End, Phase};
     use crate::supervisor::queue::Capacity;
     use crate::supervisor::retention::Keep;
     use crate::transcript::{Figures, Ring};
@@ -158,14 +144,6 @@ pub(super) mod tests {
     fn released(effects: &Effects) -> Vec<u64> {
         let keys = effects.actions.iter().filter_map(|action| match action {
             Action::Release(key) => Some(*key),
-            _ => None,
-        });
-        keys.collect()
-    }
-
-    fn awaited(effects: &Effects) -> Vec<u64> {
-        let keys = effects.actions.iter().filter_map(|action| match action {
-            Action::AwaitRest { key, .. } => Some(*key),
             _ => None,
         });
         keys.collect()
@@ -262,34 +240,6 @@ pub(super) mod tests {
         drop(state.not_committed(&mut failed, "no room"));
         assert_eq!((removed(&failed), written(&failed)), (vec![], vec![]));
         assert_eq!(released(&archived(&mut state, 1, true)), [1]);
-    }
-
-    #[test]
-    fn transcript_is_filed_when_the_last_lingering_descendant_has_ended() {
-        let lingers = |id: &str, birth| {
-            let mut record = over(id, birth);
-            if let Phase::Exited(End { exit: Some(exit), output_complete, .. }) = &mut record.phase
-            {
-                exit.lingering = vec![Descendant { pid: 9, command: "sleep".into() }];
-                *output_complete = false;
-            }
-            record
-        };
-        let mut state = State::new(KEEP, Capacity::default(), 2, 5);
-        let held = vec![adopted(1, "a", false).0];
-        let effects = state.recover(vec![lingers("a", 1)], held, Left::default(), NOW);
-        assert_eq!((awaited(&effects), written(&effects)), (vec![], vec![]));
-        let effects = state.apply(Input::Report(Report::Drained { key: 1 }), NOW);
-        assert_eq!((awaited(&effects), written(&effects)), (vec![1], vec![]));
-        let effects = state.apply(Input::RestEnded { key: 1, ended: true }, NOW);
-        assert_eq!(
-            (awaited(&effects), written(&effects), effects.changes.len()),
-            (vec![], vec![1], 1)
-        );
-        assert_eq!(released(&archived(&mut state, 1, true)), [1]);
-        let record = &state.slots["a"].record;
-        assert!(record.is_filed() && state.awaited.is_empty());
-        assert_eq!(record.end().unwrap().exit.as_ref().unwrap().lingering.len(), 1);
     }
 
     #[test]

@@ -107,7 +107,7 @@ impl State {
         self.retain(now, then);
         // Unless it was freed with that.
         if let Some(slot) = self.slots.get(id) {
-            archive(slot, &mut self.archiving, &mut self.awaited, then);
+            archive(slot, &mut self.archiving, then);
         }
         self.admit(now, then);
         self.over(then);
@@ -125,15 +125,11 @@ impl State {
         let Record { birth, launch, .. } = *seen.record;
         let same = |slot: &&mut Slot| (slot.record.birth, slot.record.launch) == (birth, launch);
         if let Some(slot) = self.slots.get_mut(&seen.record.id).filter(same) {
-            let ended = unkillable.is_empty();
             if slot.set_unkillable(unkillable) {
                 then.changes.push(Change::Update(Arc::clone(&slot.record)));
                 then.actions.push(Action::Publish(Arc::clone(&slot.entry), slot.seen()));
             }
             seen = slot.seen();
-            if ended {
-                self.rest_ended(key, true, then);
-            }
         }
         for reply in self.rest_kills.remove(&key).unwrap_or_default() {
             let killed = Killed { seen: seen.clone(), reached: reached.clone() };

@@ -169,7 +169,8 @@ impl Slot {
 
     /// Descendants that outlived it, and the way to them.
     pub(super) fn rest(&self) -> Option<u64> {
-        let lingers = self.record.last_end().is_some_and(End::has_rest);
+        let exit = self.record.last_end().and_then(|end| end.exit.as_ref());
+        let lingers = exit.is_some_and(|exit| !exit.lingering.is_empty());
         self.held.as_ref().filter(|_| lingers).map(|held| held.key)
     }
 
@@ -325,7 +326,6 @@ pub(super) fn end(slot: &mut Slot, ended: Ended, wall: u64) -> End {
         started: slot.started,
         printed: printed(slot),
         output_complete: drained.unwrap_or(cause != Cause::Lost),
-        rest_ended: false,
         exit,
         detail,
         output: slot.output.take(),
@@ -389,9 +389,10 @@ pub(super) fn release_if_empty(
     keys: &mut HashMap<u64, Arc<str>>,
     then: &mut Effects,
 ) {
-    let may_go = slot.record.may_be_filed();
+    let Some(end) = slot.record.end() else { return };
+    let alone = end.exit.as_ref().is_none_or(|exit| exit.lingering.is_empty());
     let empty = |held: &Held| held.output.progress().ring.is_none();
-    if let Some(held) = slot.held.take_if(|held| may_go && empty(held)) {
+    if let Some(held) = slot.held.take_if(|held| alone && end.output_complete && empty(held)) {
         keys.remove(&held.key);
         then.actions.push(Action::Release(held.key));
     }
@@ -408,7 +409,7 @@ mod tests {
         let looks = Cell::new(0);
         let has_left = |id: &u32| {
             looks.set(looks.get() + 1);
-            id.is_multiple_of(2)
+            id % 2 == 0
         };
         let mut waiters = Vec::new();
         (0..10_000).for_each(|id| add_waiter(&mut waiters, id, has_left));

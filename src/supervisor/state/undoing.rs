@@ -93,7 +93,7 @@ impl State {
         self.finished.insert(time, slot.record.birth, &id, slot.bytes());
         self.keys.extend(key.map(|key| (key, Arc::clone(&id))));
         // Nobody listened to it meanwhile, nor to what became of its file.
-        archive(&slot, &mut self.archiving, &mut self.awaited, failed);
+        archive(&slot, &mut self.archiving, failed);
         self.slots.insert(id, slot);
         if let Some(key) = key.filter(|_| drained) {
             self.drained(key, failed);

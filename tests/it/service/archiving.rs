@@ -116,25 +116,6 @@ async fn a_finished_transcript_is_the_same_in_a_file_and_survives_server_and_kee
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn transcript_is_in_a_file_once_lingering_descendants_have_ended() {
-    let service = TestService::start();
-    let mut client = service.client().await;
-    let mut gate = Gate::new(service.directory.path());
-    for (id, streams) in [("holds", ""), ("detached", ">/dev/null 2>&1")] {
-        let line = format!("echo hi; ({}) {streams} & exit 3", read_from(&gate));
-        begin(&mut client, id, shell(&line)).await;
-        assert_eq!(ended(&mut client, id).await.lingering.len(), 1, "{id}");
-        gate.open(1);
-        nothing_in_memory(&service).await;
-        assert_eq!(printed(&mut client, id).await, "hi\n");
-        assert_eq!(get(&mut client, id).await.lingering.len(), 1, "{id}");
-    }
-    for run in ["1.1", "2.1"] {
-        assert!(file(&service, run).exists(), "{run}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_screen_and_what_was_typed_are_known_after_everything_was_restarted() {
     let mut service = TestService::start();
     let mut client = service.client().await;
