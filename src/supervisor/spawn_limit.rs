@@ -31,6 +31,12 @@ pub(super) struct SpawnLimit {
     next_ticket: u64,
 }
 
+/// A launch that has waited and begins.
+pub(super) struct NextSpawn {
+    pub(super) id: Arc<str>,
+    pub(super) caller: String,
+}
+
 /// The launches of one caller.
 #[derive(Default)]
 struct CallerSpawns {
@@ -106,7 +112,7 @@ impl SpawnLimit {
     }
 
     /// Begins the next waiting launch, if one may begin.
-    pub(super) fn next(&mut self) -> Option<Arc<str>> {
+    pub(super) fn next(&mut self) -> Option<NextSpawn> {
         if self.under_way >= MAX_OF_ALL {
             return None;
         }
@@ -119,9 +125,9 @@ impl SpawnLimit {
         own.under_way += 1;
         self.under_way += 1;
         if !own.queue.is_empty() {
-            self.turns.push_back(caller);
+            self.turns.push_back(caller.clone());
         }
-        Some(id)
+        Some(NextSpawn { id, caller })
     }
 
     fn tidy(&mut self, caller: &str) {
@@ -143,6 +149,10 @@ mod tests {
         limit.begin_or_wait(&Record { by: caller.into(), ..record(id, 1) })
     }
 
+    fn next(limit: &mut SpawnLimit) -> Option<Arc<str>> {
+        limit.next().map(|next| next.id)
+    }
+
     /// Begins launches for as many callers as fill the bound of all.
     fn fill(limit: &mut SpawnLimit) {
         for n in 0..MAX_OF_ALL {
@@ -156,12 +166,12 @@ mod tests {
         let tickets = (0..MAX_OF_CALLER + 3).map(|n| begin(&mut limit, "a", &n.to_string()));
         assert_eq!(tickets.flatten().collect::<Vec<_>>(), [0, 1, 2]);
         assert_eq!(begin(&mut limit, "b", "other"), None);
-        assert_eq!(limit.next(), None);
+        assert_eq!(next(&mut limit), None);
         limit.withdraw("a", 1);
         for expected in [MAX_OF_CALLER, MAX_OF_CALLER + 2] {
             limit.end("a");
-            assert_eq!(limit.next().as_deref(), Some(expected.to_string().as_str()));
-            assert_eq!(limit.next(), None);
+            assert_eq!(next(&mut limit).as_deref(), Some(expected.to_string().as_str()));
+            assert_eq!(next(&mut limit), None);
         }
         (0..MAX_OF_CALLER).for_each(|_| limit.end("a"));
         limit.end("b");
@@ -178,9 +188,9 @@ mod tests {
         }
         let mut sent = Vec::new();
         for _ in 0..5 {
-            assert_eq!(limit.next(), None);
+            assert_eq!(next(&mut limit), None);
             limit.end("filler-0");
-            sent.extend(limit.next());
+            sent.extend(next(&mut limit));
         }
         let sent: Vec<&str> = sent.iter().map(|id| &**id).collect();
         assert_eq!(sent, ["a1", "b1", "c1", "a2", "a3"]);

@@ -65,7 +65,8 @@ async fn slow_exec_of_a_lost_server_does_not_delay_the_next() {
     let _ = spawning.await;
     let begin = Instant::now();
     let mut second = keeper.connect().await;
-    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    // An exec has 10 s.
+    assert!(begin.elapsed() < Duration::from_secs(8), "{:?}", begin.elapsed());
     assert!(second.adopted.is_empty());
     until("the child is gone", || stat(child).is_empty()).await;
     assert_eq!(second.output("echo served", PIPES).await.1, "served\n");
@@ -174,6 +175,6 @@ async fn child_of_another_user_handles_all_signals_that_dump_core() {
 }
 
 fn kill(pid: u32, signal: i32) {
-    // SAFETY: sends a signal; touches no memory.
-    assert_eq!(unsafe { libc::kill(pid.cast_signed(), signal) }, 0);
+    // SAFETY: sends a signal; touches no memory. A helper that is not needed may have ended.
+    let _ = unsafe { libc::kill(pid.cast_signed(), signal) };
 }

@@ -90,10 +90,11 @@ impl Observer {
 
     /// Frees what was read from a file in advance, unless the caller's calls and streams have room for it.
     fn keep_window(&mut self) {
-        let Some((archived, file)) = &self.filed else { return };
-        if !self.ticket.keep_read_ahead(file.memory()) {
-            self.left_window = Some((*archived, file.place()));
-            self.filed = None;
+        let memory = self.filed.as_ref().map_or(0, |(_, file)| file.memory());
+        if !self.ticket.keep_read_ahead(memory)
+            && let Some((archived, file)) = self.filed.take()
+        {
+            self.left_window = Some((archived, file.place()));
         }
     }
 

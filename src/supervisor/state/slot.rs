@@ -409,7 +409,7 @@ mod tests {
         let looks = Cell::new(0);
         let has_left = |id: &u32| {
             looks.set(looks.get() + 1);
-            id % 2 == 0
+            id.is_multiple_of(2)
         };
         let mut waiters = Vec::new();
         (0..10_000).for_each(|id| add_waiter(&mut waiters, id, has_left));

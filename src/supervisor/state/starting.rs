@@ -11,6 +11,7 @@ use crate::store::Change;
 use crate::supervisor::effects::{Action, Begun, Effects};
 use crate::supervisor::error::Error;
 use crate::supervisor::registry::Held;
+use crate::supervisor::spawn_limit::NextSpawn;
 
 impl State {
     /// Lets those begin for whom there is room.
@@ -84,8 +85,11 @@ impl State {
 
     /// Asks the keeper for the launches that have waited for that, as many as may be.
     pub(super) fn spawn_waiting(&mut self, then: &mut Effects) {
-        while let Some(id) = self.spawns.next() {
-            let Some(slot) = self.slots.get_mut(&id) else { continue };
+        while let Some(NextSpawn { id, caller }) = self.spawns.next() {
+            let Some(slot) = self.slots.get_mut(&id) else {
+                self.spawns.end(&caller);
+                continue;
+            };
             slot.spawn_ticket = None;
             // Committed before the keeper is asked: from then on the launch may have been executed.
             slot.change(|record| record.unasked = false);
