@@ -207,9 +207,9 @@ async fn large_inputs_of_many_attaches_on_one_connection_arrive() {
     const PROCESSES: usize = 40;
     // They exceed the window of the connection when each fills that of its call, and their inputs the budget.
     const ATTACHES: usize = 160;
-    const INPUT: usize = MEBIBYTE / 8;
+    const INPUT: usize = MEBIBYTE / 4;
     let service = TestService::start_with(|command| {
-        command.args(["--caller-max-bytes", &(8 * MEBIBYTE).to_string()]);
+        command.args(["--caller-max-bytes", &(12 * MEBIBYTE).to_string()]);
     });
     let mut client = service.client().await;
     let script = format!("head -c {} >/dev/null", ATTACHES / PROCESSES * INPUT);
