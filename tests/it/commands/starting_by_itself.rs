@@ -34,15 +34,17 @@ pub(super) struct Home(pub(super) tempfile::TempDir);
 impl Home {
     /// None: nobody else can run the program from where it is.
     pub(super) fn new() -> Option<Home> {
-        let home = Home(tempfile::tempdir().unwrap());
-        std::fs::create_dir(home.0.path().join("run")).unwrap();
+        let place = tempfile::tempdir().unwrap();
+        let run = place.path().join("run");
+        std::fs::create_dir(&run).unwrap();
         if is_root() {
-            for path in [home.0.path(), &home.0.path().join("run")] {
+            for path in [place.path(), &run] {
                 chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
             }
         }
-        let possible = command(home.0.path(), &["--version"]).output();
-        possible.is_ok_and(|output| output.status.success()).then_some(home)
+        let possible = command(place.path(), &["--version"]).output();
+        // Only a home in which commands run has a supervisor to stop.
+        possible.is_ok_and(|output| output.status.success()).then(|| Home(place))
     }
 
     pub(super) fn run(&self, args: &[&str]) -> Output {
