@@ -153,7 +153,8 @@ async fn a_shutdown_ends_a_sleep_and_is_no_error() {
         let done = sleeper.done().await;
         assert_eq!((done.interrupted, done.event), (true, None));
     }
-    assert_eq!(get(&mut client, "patient").await.state(), pb::State::Stopping);
+    // The sleepers know of the shutdown before the process is asked to stop.
+    soon(async { while get(&mut client, "patient").await.state() != pb::State::Stopping {} }).await;
     gate.open(1);
     until("the service has ended", || service.child.try_wait().unwrap().is_some()).await;
 }
