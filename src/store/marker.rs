@@ -9,6 +9,7 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OpenFlags};
+use uuid::Uuid;
 
 use super::data_dir::DataKind;
 use super::state_dir::{self, CLAIM, LOCK, cannot};
@@ -22,6 +23,9 @@ const TITLE: &str = "procyard state directory, format ";
 
 /// The second line: from the first database on, one that is missing was lost.
 const DATABASE_MADE: &str = "database made";
+
+/// The third line, up to the generation of the database.
+const GENERATION: &str = "database generation ";
 
 /// Bytes of a marker that are read.
 const MAX_MARKER_BYTES: u64 = 256;
@@ -39,11 +43,13 @@ const EARLIER_FORMAT: u32 = 1;
 pub(super) struct Marker {
     format: u32,
     has_database: bool,
+    /// None: the versions before generations have used the database.
+    generation: Option<Uuid>,
 }
 
 impl Marker {
-    const FRESH: Marker = Marker { format: FORMAT, has_database: false };
-    const EARLIER: Marker = Marker { format: EARLIER_FORMAT, has_database: true };
+    const FRESH: Marker = Marker { format: FORMAT, has_database: false, generation: None };
+    const EARLIER: Marker = Marker { format: EARLIER_FORMAT, has_database: true, generation: None };
 
     /// The marker of a directory, or what it would say.
     pub(super) fn of(directory: &Path) -> Marker {
@@ -64,16 +70,24 @@ impl Marker {
         self.has_database
     }
 
+    /// The generation of the database that was last used in the directory.
+    pub(super) fn generation(self) -> Option<Uuid> {
+        self.generation
+    }
+
     fn text(self) -> String {
-        let database = if self.has_database { format!("{DATABASE_MADE}\n") } else { String::new() };
-        format!("{TITLE}{}\n{database}", self.format)
+        let made = if self.has_database { format!("{DATABASE_MADE}\n") } else { String::new() };
+        let generation = self.generation.map(|generation| format!("{GENERATION}{generation}\n"));
+        format!("{TITLE}{}\n{made}{}", self.format, generation.unwrap_or_default())
     }
 
     /// The marker that a text says; none: the text is not procyard's.
     fn parse(text: &str) -> Option<Marker> {
         let mut lines = text.lines();
         let format = lines.next()?.strip_prefix(TITLE)?.parse().ok()?;
-        Some(Marker { format, has_database: lines.any(|line| line == DATABASE_MADE) })
+        let has_database = lines.clone().any(|line| line == DATABASE_MADE);
+        let generation = lines.find_map(|line| line.strip_prefix(GENERATION)?.parse().ok());
+        Some(Marker { format, has_database, generation })
     }
 }
 
@@ -104,13 +118,15 @@ pub(super) fn claim(directory: &Path, expected: &[PathBuf]) -> Result<(), StoreE
     }
 }
 
-/// Records that a database was made in a directory.
-pub(super) fn record_database(directory: &Path) {
-    let marker = Marker::of(directory);
-    if marker.has_database {
+/// Records that a directory has a database, and which: another one in its place, such as an earlier
+/// copy, has another generation.
+pub(super) fn record_database(directory: &Path, generation: Option<Uuid>) {
+    let before = Marker::of(directory);
+    let marker = Marker { has_database: true, generation, ..before };
+    if marker == before {
         return;
     }
-    if let Err(error) = write(directory, Marker { has_database: true, ..marker }) {
+    if let Err(error) = write(directory, marker) {
         tracing::warn!(%error, "cannot mark the state directory");
     }
 }
@@ -141,7 +157,7 @@ fn read(directory: &Path) -> Result<Option<Marker>, StoreError> {
 fn write(directory: &Path, marker: Marker) -> Result<(), StoreError> {
     let path = directory.join(MARKER);
     // Several threads and processes may claim a directory at once.
-    let temporary = directory.join(format!("{MARKER}.{}", uuid::Uuid::now_v7()));
+    let temporary = directory.join(format!("{MARKER}.{}", Uuid::now_v7()));
     let written = (|| {
         let mut options = fs::OpenOptions::new();
         let mut file = options.write(true).create_new(true).mode(0o600).open(&temporary)?;
@@ -327,9 +343,11 @@ mod tests {
     fn made_database_is_recorded() {
         let place = tempfile::tempdir().unwrap();
         claim(place.path(), &[]).unwrap();
-        record_database(place.path());
-        let expected = Marker { has_database: true, ..Marker::FRESH };
-        assert_eq!(read(place.path()).unwrap(), Some(expected));
+        for generation in [None, Some(Uuid::now_v7())] {
+            record_database(place.path(), generation);
+            let expected = Marker { has_database: true, generation, ..Marker::FRESH };
+            assert_eq!(read(place.path()).unwrap(), Some(expected));
+        }
     }
 
     #[test]

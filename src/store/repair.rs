@@ -89,7 +89,7 @@ pub(super) fn usable<T>(
         }
         found => found?,
     };
-    marker::record_database(directory);
+    marker::record_database(directory, rows::generations(&usable.0)?.first().copied());
     Ok(usable)
 }
 
@@ -115,12 +115,18 @@ fn is_lost(directory: &Path, path: &Path) -> bool {
     is_empty(path) && (!is_empty(&beside(path, "-wal")) || Marker::of(directory).has_database())
 }
 
-/// Records that a server writes to the store. The database itself must say so when its log is
-/// gone.
-pub(super) fn begin_use(connection: &Connection) -> Result<(), StoreError> {
-    if !rows::is_in_use(connection)? {
-        rows::set_in_use(connection, true)?;
-        let _ = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
+/// Records that a server writes to the store: the copies that were made of the closed database are
+/// out of date from now on. The database itself must say so when its log is gone.
+pub(super) fn begin_use(connection: &Connection, path: &Path) -> Result<(), StoreError> {
+    if rows::is_in_use(connection)? {
+        return Ok(());
+    }
+    let directory = path.parent().unwrap_or(path);
+    rows::begin_generation(connection, Marker::of(directory).generation())?;
+    rows::set_in_use(connection, true)?;
+    // Only what is on the disk is marked.
+    if connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())).is_ok() {
+        marker::record_database(directory, rows::generations(connection)?.first().copied());
     }
     Ok(())
 }
@@ -151,11 +157,17 @@ fn open<T>(
     // Damage is left as it was found.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     let cut = committed > Some(log::frames(&connection)?);
+    let marker = Marker::of(directory);
+    if marker.has_database() && schema::version(&connection)? == 0 {
+        return Err(StoreError::Torn("it is not procyard's".into()));
+    }
     schema::migrate(&mut connection, schema::MIGRATIONS)?;
     schema::expect_tables(&connection)?;
-    if cut || !has_log && rows::is_in_use(&connection)? {
+    let generations = rows::generations(&connection)?;
+    let is_current = marker.generation().is_none_or(|marked| generations.contains(&marked));
+    if cut || !is_current || !has_log && rows::is_in_use(&connection)? {
         look_at_all(&connection)?;
-        tell_cut_log(directory, &connection)?;
+        record_lost_changes(directory, &connection)?;
     }
     if standing != Some(schema::known()) {
         // For `Store::understands`. If it fails, the next one does it.
@@ -185,8 +197,9 @@ pub(super) fn look_at_all(connection: &Connection) -> Result<(), StoreError> {
     if alone == 0 { Ok(()) } else { Err(StoreError::Torn("specs without records".into())) }
 }
 
-/// Keeps that the newest commits are gone with the log or its end, though all before are good.
-fn tell_cut_log(directory: &Path, connection: &Connection) -> Result<(), StoreError> {
+/// Records that the newest commits are gone, with the log or because the database is an earlier one,
+/// though all before are good.
+fn record_lost_changes(directory: &Path, connection: &Connection) -> Result<(), StoreError> {
     let events: i64 = connection.query_row("SELECT count(*) FROM event", [], |row| row.get(0))?;
     let keys = transcript_keys(connection)?;
     let files = Files::find(directory, &keys);
@@ -203,7 +216,7 @@ fn tell_cut_log(directory: &Path, connection: &Connection) -> Result<(), StoreEr
     repaired.gaps.push((next_event, repaired.first_event - 1));
     transcripts(directory).set_aside(&keys);
     connection.execute_batch("BEGIN IMMEDIATE")?;
-    keep(connection, &repaired)?;
+    keep(connection, directory, &repaired)?;
     connection.execute_batch("COMMIT")?;
     let Repaired { records, events, lost_records, lost_events, .. } = repaired;
     tracing::warn!(
@@ -211,8 +224,8 @@ fn tell_cut_log(directory: &Path, connection: &Connection) -> Result<(), StoreEr
         events,
         lost_records,
         lost_events,
-        "the store's log was lost or damaged: the newest changes are lost; at least so many, by \
-         all repairs"
+        "the store's log was lost or damaged, or its database replaced by an earlier one: the newest \
+         changes are lost; at least so many, by all repairs"
     );
     Ok(())
 }
@@ -246,7 +259,8 @@ fn transcript_keys(connection: &Connection) -> Result<BTreeSet<FileKey>, StoreEr
     Ok(records.map(|record| FileKey { birth: record.birth, number: record.run }).collect())
 }
 
-fn keep(connection: &Connection, repaired: &Repaired) -> Result<(), StoreError> {
+fn keep(connection: &Connection, directory: &Path, repaired: &Repaired) -> Result<(), StoreError> {
+    rows::begin_generation(connection, Marker::of(directory).generation())?;
     rows::set_meta(connection, "next_birth", repaired.first_birth.cast_signed())?;
     rows::set_meta(connection, "next_event", repaired.first_event.cast_signed())?;
     rows::set_meta(connection, "repaired", serde_json::to_string(repaired)?)
@@ -308,7 +322,7 @@ fn make_fresh(
         first_event: next_event + LEFT_OUT,
         gaps: haul.gaps(next_event + LEFT_OUT),
     };
-    keep(&connection, &repaired)?;
+    keep(&connection, directory, &repaired)?;
     if let Some(id) = &haul.instance_id {
         rows::set_meta(&connection, "instance_id", id)?;
     }

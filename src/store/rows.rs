@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use uuid::Uuid;
 
 use super::{Repaired, StoreError};
 use crate::events::{Batch, Event};
@@ -213,6 +214,25 @@ pub(super) fn set_in_use(connection: &Connection, in_use: bool) -> Result<(), St
     set_meta(connection, "in_use", i64::from(in_use))
 }
 
+/// The generations of the database, newest first: the marker names one of the two. Empty: it was
+/// made by a version before generations.
+pub(super) fn generations(connection: &Connection) -> Result<Vec<Uuid>, StoreError> {
+    let known = "SELECT value FROM meta WHERE key = 'generations'";
+    let known: Option<String> = connection.query_row(known, [], |row| row.get(0)).optional()?;
+    Ok(known.iter().flat_map(|known| known.split(' ')).flat_map(str::parse).collect())
+}
+
+/// Gives the database another generation. It keeps the one that the marker names, too, until the
+/// marker names the new one.
+pub(super) fn begin_generation(
+    connection: &Connection,
+    marked: Option<Uuid>,
+) -> Result<(), StoreError> {
+    let generations = [Some(Uuid::now_v7()), marked].into_iter().flatten();
+    let generations: Vec<_> = generations.map(|generation| generation.to_string()).collect();
+    set_meta(connection, "generations", generations.join(" "))
+}
+
 /// Keeps something that is known of the whole store.
 pub(super) fn set_meta(
     connection: &Connection,
@@ -225,7 +245,7 @@ pub(super) fn set_meta(
 
 /// The id of this instance, made when it is first asked for.
 pub(super) fn instance_id(connection: &Connection) -> Result<String, StoreError> {
-    let fresh = uuid::Uuid::now_v7().to_string();
+    let fresh = Uuid::now_v7().to_string();
     let known = "SELECT value FROM meta WHERE key = 'instance_id'";
     let known = connection.query_row(known, [], |row| row.get(0)).optional()?;
     if let Some(known) = known {

@@ -43,9 +43,14 @@ const VERSION_1: &str = "
     INSERT INTO meta VALUES ('next_birth', 1);
 ";
 
+/// How many migrations a database has been through.
+pub(super) fn version(connection: &Connection) -> Result<u32, StoreError> {
+    Ok(connection.pragma_query_value(None, "user_version", |row| row.get(0))?)
+}
+
 /// Brings a database to the newest version, a transaction for each step.
 pub(super) fn migrate(connection: &mut Connection, migrations: &[&str]) -> Result<(), StoreError> {
-    let found: u32 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    let found = version(connection)?;
     let known = u32::try_from(migrations.len()).unwrap_or(u32::MAX);
     if found > known {
         return Err(StoreError::Newer { found, known });

@@ -180,7 +180,7 @@ impl Pen {
         }
         let Some(Open { connection, .. }) = &self.open else { return Err(StoreError::Ended) };
         if !self.is_in_use {
-            repair::begin_use(connection)?;
+            repair::begin_use(connection, &self.path)?;
             self.is_in_use = true;
         }
         connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;

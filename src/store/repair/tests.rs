@@ -356,3 +356,61 @@ async fn transcript_of_a_run_lost_with_the_log_is_set_aside() {
     fs::write(place.path().join(DATABASE), database).unwrap();
     expect_lost_run(place.path());
 }
+
+/// Opens a store, adds an event and closes it.
+async fn use_once(path: &Path, seq: u64) {
+    let (store, _) = open_store(path).unwrap();
+    store.commit(vec![Change::Event(event(seq))]).await.unwrap();
+}
+
+#[tokio::test]
+async fn earlier_copy_of_the_database_is_found() {
+    let place = store_behind_its_transcripts().await;
+    let path = place.path().join(DATABASE);
+    use_once(place.path(), 1).await;
+    let copy = fs::read(&path).unwrap();
+    // It is the newest one until a server changes the database.
+    drop(open_store(place.path()).unwrap());
+    fs::write(&path, &copy).unwrap();
+    let (_, loaded) = open_store(place.path()).unwrap();
+    assert_eq!((loaded.repaired, loaded.next_event), (None, 2));
+    use_once(place.path(), 2).await;
+    fs::write(&path, &copy).unwrap();
+    let (store, loaded) = open_store(place.path()).unwrap();
+    let repaired = loaded.repaired.unwrap();
+    assert_eq!((repaired.records, repaired.events, repaired.lost_records), (1, 1, 1));
+    assert!(loaded.next_event > 1000 && loaded.next_birth > 1000);
+    assert!(beside(&transcripts(place.path()).path(LOST_RUN), ".lost").exists());
+    drop(store);
+    // The loss is recorded once.
+    use_once(place.path(), 3000).await;
+    let (_, loaded) = open_store(place.path()).unwrap();
+    assert_eq!(loaded.repaired.unwrap(), repaired);
+}
+
+#[tokio::test]
+async fn generation_that_was_not_marked_is_no_loss() {
+    let place = place();
+    use_once(place.path(), 1).await;
+    let marker = fs::read(place.path().join("procyard-state")).unwrap();
+    use_once(place.path(), 2).await;
+    // As if a server was killed before it wrote the marker.
+    fs::write(place.path().join("procyard-state"), marker).unwrap();
+    assert_eq!(open_store(place.path()).unwrap().1.repaired, None);
+}
+
+#[tokio::test]
+async fn database_of_another_program_is_put_aside() {
+    for foreign in ["VACUUM", "CREATE TABLE recipes (a)"] {
+        let place = store_behind_its_transcripts().await;
+        let path = place.path().join(DATABASE);
+        fs::remove_file(&path).unwrap();
+        Connection::open(&path).unwrap().execute_batch(foreign).unwrap();
+        let (_store, loaded) = open_store(place.path()).unwrap();
+        let repaired = loaded.repaired.unwrap();
+        assert!(repaired.file.starts_with("procyard.db.damaged-"), "{repaired:?}");
+        assert_eq!((repaired.records, repaired.lost_records), (0, 1));
+        assert!(loaded.next_birth > LOST_RUN.birth);
+        assert!(beside(&transcripts(place.path()).path(LOST_RUN), ".lost").exists());
+    }
+}

@@ -26,7 +26,10 @@ fn cut(state: &Path, end: &str, bytes: u64) {
 /// A service with "old", which has ended, and "live"; then the store suffers and the server dies.
 /// "live" must go on.
 async fn survives(harm: impl Fn(&Path)) -> (TestService, pb::Store) {
-    let service = TestService::start();
+    survives_in(TestService::start(), harm).await
+}
+
+async fn survives_in(service: TestService, harm: impl Fn(&Path)) -> (TestService, pb::Store) {
     let mut client = service.client().await;
     finish(&mut client, "old", shell("echo old words")).await;
     nothing_in_memory(&service).await;
@@ -62,11 +65,26 @@ async fn survives(harm: impl Fn(&Path)) -> (TestService, pb::Store) {
 
 /// The records are gone; the transcript of "old" is set aside.
 async fn records_are_lost(harm: impl Fn(&Path)) {
-    let (service, told) = survives(harm).await;
+    records_are_lost_in(TestService::start(), harm).await;
+}
+
+async fn records_are_lost_in(service: TestService, harm: impl Fn(&Path)) {
+    let (service, told) = survives_in(service, harm).await;
     assert!(told.repair_time.is_some() && told.lost_records > 0, "{told:?}");
     assert!(told.lost_events > 0, "{told:?}");
     let kept = fs::read(file(&service, "1.1").with_extension("transcript.lost")).unwrap();
     assert!(kept.windows(9).any(|window| window == b"old words"));
+}
+
+/// "old" is still there, with its output.
+async fn records_are_restored(harm: impl Fn(&Path)) -> pb::Store {
+    let (service, told) = survives(harm).await;
+    assert!(told.repair_time.is_some(), "{told:?}");
+    assert_eq!(told.saved_records, 2, "{told:?}");
+    let mut client = service.client().await;
+    assert_eq!(exit(&get(&mut client, "old").await).code, Some(0));
+    assert_eq!(printed(&mut client, "old").await, "old words\n");
+    told
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -94,10 +112,45 @@ async fn removed_log_loses_no_process() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn earlier_copy_of_the_database_loses_no_process() {
+    let mut service = TestService::start();
+    drop(service.client().await);
+    service.stop();
+    let state = service.directory.path().join("state");
+    let (database, copy) = (state.join("procyard.db"), service.directory.path().join("copy"));
+    fs::copy(database, &copy).unwrap();
+    service.begin_anew(|_| {});
+    records_are_lost_in(service, |state| {
+        remove(state, &["", "-wal", "-shm"]);
+        fs::copy(&copy, state.join("procyard.db")).unwrap();
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn database_of_another_program_loses_no_process() {
+    records_are_lost(|state| {
+        remove(state, &["", "-wal", "-shm"]);
+        let foreign = rusqlite::Connection::open(state.join("procyard.db")).unwrap();
+        foreign.execute_batch("CREATE TABLE recipes (a)").unwrap();
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn removed_database_is_restored_from_its_log() {
-    let (_service, told) = survives(|state| remove(state, &[""])).await;
-    assert!(told.repair_time.is_some() && told.lost_records > 0, "{told:?}");
+    let told = records_are_restored(|state| remove(state, &[""])).await;
     assert!(told.damaged_file.ends_with("-wal"), "{told:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn emptied_database_is_restored_from_its_log() {
+    records_are_restored(|state| cut(state, "", 0)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn truncated_database_is_restored_from_its_log() {
+    records_are_restored(|state| cut(state, "", 5000)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
