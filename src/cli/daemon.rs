@@ -62,9 +62,7 @@ impl Daemon {
     pub fn start(&self) -> Result<(), String> {
         let because =
             |error: &dyn std::fmt::Display| format!("a supervisor cannot be started: {error}");
-        let token_files = [token_file::usual, token_file::of_this_machine];
-        let expected = token_files.map(|file| file(&self.state_dir));
-        StateDir::prepare(&self.state_dir, &expected)
+        StateDir::prepare(&self.state_dir, &token_file::own_files(&self.state_dir))
             .map_err(|error| because(&state_dir_problem(&self.state_dir, &error)))?;
         if let Some(keeper) = self.keeper_elsewhere() {
             return Err(because(&self.claimed(keeper)));

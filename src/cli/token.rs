@@ -8,7 +8,7 @@ use super::print;
 use super::trouble::Trouble;
 use crate::access::{BadGrant, Grant, Pattern};
 use crate::config::DefaultStateDir;
-use crate::server::credentials::token_file;
+use crate::server::credentials::token_file::TokenFile;
 
 /// Makes tokens, and takes them back. A running `serve` knows at once.
 #[derive(clap::Args)]
@@ -69,9 +69,9 @@ struct Tokens {
 }
 
 impl Tokens {
-    fn file(self) -> io::Result<PathBuf> {
-        if let Some(file) = self.token_file {
-            return Ok(file);
+    fn file(self) -> io::Result<TokenFile> {
+        if let Some(path) = self.token_file {
+            return Ok(TokenFile::named(path));
         }
         let state_dir = match self.state_dir {
             Some(state_dir) => state_dir,
@@ -81,7 +81,7 @@ impl Tokens {
                 default.path
             }
         };
-        Ok(token_file::usual(&state_dir))
+        Ok(TokenFile::default_in(&state_dir))
     }
 }
 
@@ -102,23 +102,23 @@ impl Token {
             Action::New(new) => {
                 let grant = new.grant()?;
                 let (name, file) = (new.name, new.place.file()?);
-                let token = token_file::add(&file, &name, &grant)?;
+                let token = file.add(&name, &grant)?;
                 print::line(token).map_err(Trouble::from)?;
-                let file = file.display();
+                let file = file.path().display();
                 print::tell(format!("{name} may act as {grant} wherever {file} is the token file"));
             }
             Action::List(place) => {
-                for (name, grant) in token_file::list(&place.file()?)? {
+                for (name, grant) in place.file()?.list()? {
                     print::line(format!("{name} {grant}")).map_err(Trouble::from)?;
                 }
             }
             Action::Revoke { name, place } => {
                 let file = place.file()?;
-                token_file::revoke(&file, &name)?;
+                file.revoke(&name)?;
                 print::tell(format!(
                     "{name} is not known any more wherever {} is the token file; its streams \
                      end within seconds, and calls under way are answered",
-                    file.display()
+                    file.path().display()
                 ));
             }
         }

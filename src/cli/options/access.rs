@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use clap::builder::BoolishValueParser;
 
 use crate::config::Listen;
-use crate::server::credentials::{Access, ChildGrant, Given, Who, token_file};
+use crate::server::credentials::token_file::{self, TokenFile};
+use crate::server::credentials::{Access, ChildGrant, Given, Who};
 use crate::server::tls::Files;
 
 /// Who is known, and what they may do.
@@ -63,9 +64,10 @@ impl AccessOptions {
 
     /// Files of tokens, keys and certificates.
     pub(super) fn named_files(&self, state_dir: &Path) -> Vec<PathBuf> {
-        let usual = [token_file::usual(state_dir), token_file::of_this_machine(state_dir)];
         let chosen = [&self.token_file, &self.tls_cert, &self.tls_key, &self.tls_client_ca];
-        usual.into_iter().chain(chosen.into_iter().flatten().cloned()).collect()
+        let mut files = token_file::own_files(state_dir);
+        files.extend(chosen.into_iter().flatten().cloned());
+        files
     }
 
     /// The same as arguments.
@@ -133,7 +135,7 @@ impl AccessOptions {
         let far = listen.iter().any(Listen::is_beyond_loopback);
         let for_certificates =
             self.grant.iter().any(|given| matches!(given.who, Who::Certificate(_)));
-        let tokens = self.token_file.as_deref().and_then(|path| token_file::list(path).ok());
+        let tokens = self.token_file.clone().and_then(|path| TokenFile::named(path).list().ok());
         let nobody = tokens.is_some_and(|tokens| tokens.is_empty()) && self.tls_client_ca.is_none();
         let all = [
             (
@@ -159,7 +161,9 @@ impl AccessOptions {
         if self.token_file.is_some() || self.tls_client_ca.is_some() {
             return Ok(None);
         }
-        self.token_file = Some(token_file::usual(state_dir));
+        let file = TokenFile::default_in(state_dir);
+        file.protect()?;
+        self.token_file = Some(file.path().into());
         let tcp = listen.iter().any(|place| matches!(place, Listen::Tcp(_)));
         let wanted = tcp && !self.no_auth_loopback;
         wanted.then(|| token_file::local(state_dir)).transpose()

@@ -92,11 +92,33 @@ fn parse(line: &str) -> Result<(String, Known), String> {
     let [name, grant, token] = words[..] else { return Err(form.into()) };
     check_name(name)?;
     let grant = grant.parse::<Grant>().map_err(|error| error.to_string())?;
-    let parts: Vec<_> = token.split(':').collect();
-    let [HASH, id, salt, hash] = parts[..] else { return Err(form.into()) };
-    let (salt, hash) = (unhex(salt).ok_or(form)?, unhex(hash).ok_or(form)?);
+    let (id, salt, hash) = parse_hash(token).ok_or(form)?;
     let caller = Arc::new(Caller { name: format!("token:{name}"), grant });
     Ok((id.to_owned(), Known { salt, hash, caller }))
+}
+
+/// The id of a token, its salt, and its hash.
+fn parse_hash(text: &str) -> Option<(&str, Vec<u8>, Vec<u8>)> {
+    let parts: Vec<_> = text.split(':').collect();
+    let [HASH, id, salt, hash] = parts[..] else { return None };
+    Some((id, unhex(salt)?, unhex(hash)?))
+}
+
+/// The name of the token whose line this is, even if it may do what is not known here; none: it is
+/// another line.
+pub(super) fn name_of(line: &str) -> Option<&str> {
+    let words: Vec<_> = line.split_whitespace().collect();
+    let [name, _, token] = words[..] else { return None };
+    (check_name(name).is_ok() && parse_hash(token).is_some()).then_some(name)
+}
+
+/// The token in a text that has nothing else.
+pub(super) fn only_token(text: &[u8]) -> Option<&str> {
+    let token = str::from_utf8(text).ok()?.trim();
+    let parts: Vec<_> = token.split('_').collect();
+    let [PREFIX, id, secret] = parts[..] else { return None };
+    let has_size = |hex, size| unhex(hex).is_some_and(|bytes| bytes.len() == size);
+    (has_size(id, ID) && has_size(secret, SECRET)).then_some(token)
 }
 
 /// Names are for people, logs and counts.

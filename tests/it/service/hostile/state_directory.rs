@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -279,6 +279,137 @@ fn special_file_in_place_of_a_token_is_an_error() {
         fs::remove_file(state.join(name)).or_else(|_| fs::remove_dir(state.join(name))).unwrap();
         fs::rename(&aside, state.join(name)).unwrap();
     }
+}
+
+/// Makes a directory that procyard has used.
+fn mark(state: &Path) {
+    fs::create_dir_all(state).unwrap();
+    fs::write(state.join("procyard-state"), "procyard state directory, format 2\n").unwrap();
+}
+
+#[test]
+fn foreign_token_file_is_refused_and_untouched() {
+    // The tokens of a directory that procyard has used may have comments alone: they stay there.
+    let files = [
+        ("token", "precious\n", false),
+        ("token", "precious\n", true),
+        ("token", "procyard_0123456789abcdef_0123\n", true),
+        ("tokens", "# precious\n", false),
+        ("tokens", "precious\n", true),
+    ];
+    for (name, content, is_used) in files {
+        for is_linked in [false, true] {
+            let directory = tempfile::tempdir().unwrap();
+            let (state, other) =
+                (directory.path().join("state"), directory.path().join("precious"));
+            fs::create_dir(&state).unwrap();
+            if is_used {
+                mark(&state);
+            }
+            let file = if is_linked { &other } else { &state.join(name) };
+            fs::write(file, content).unwrap();
+            fs::set_permissions(file, fs::Permissions::from_mode(0o644)).unwrap();
+            if is_linked {
+                symlink("../precious", state.join(name)).unwrap();
+            }
+            let said = refusal_of(on_loopback(directory.path()));
+            assert!(said.contains("cannot use ") && said.contains(name), "{said}");
+            assert!(
+                ["move it away", "choose an empty directory", "line 1"]
+                    .iter()
+                    .any(|what| said.contains(what)),
+                "{said}"
+            );
+            assert_eq!(fs::read_to_string(file).unwrap(), content, "{said}");
+            assert_eq!(fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o644, "{said}");
+            assert_eq!(state.join(name).is_symlink(), is_linked, "{said}");
+        }
+    }
+}
+
+#[test]
+fn token_of_another_user_is_refused() {
+    if !is_root() {
+        return skip("only root gives files away");
+    }
+    for name in ["token", "tokens"] {
+        let directory = tempfile::tempdir().unwrap();
+        let state = directory.path().join("state");
+        mark(&state);
+        fs::write(state.join(name), "").unwrap();
+        chown(state.join(name), Some(NOBODY), None).unwrap();
+        let said = refusal_of(on_loopback(directory.path()));
+        let reason = format!("/{name}: it belongs to uid {NOBODY} instead of 0; move it away");
+        assert!(said.contains(&reason), "{said}");
+        assert_eq!(fs::read(state.join(name)).unwrap(), b"");
+    }
+}
+
+#[test]
+fn token_is_never_in_a_file_that_others_could_open() {
+    use std::io::Read;
+    let mut service = TestService::start_with(|command| {
+        let state = PathBuf::from(command.get_args().last().unwrap());
+        mark(&state);
+        for name in ["token", "tokens"] {
+            fs::write(state.join(name), "").unwrap();
+        }
+        command.args(["--listen", "tcp://127.0.0.1:0"]);
+    });
+    service.server_pid();
+    let state = service.directory.path().join("state");
+    let paths = ["token", "tokens"].map(|name| state.join(name));
+    let read = |path: &PathBuf| fs::read_to_string(path).unwrap();
+    let before = paths.each_ref().map(read);
+    service.stop();
+    // Others could open these before procyard started again.
+    let set_mode = |mode| {
+        paths.iter().for_each(|path| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        });
+    };
+    set_mode(0o666);
+    let open = || paths.each_ref().map(|path| fs::File::open(path).unwrap());
+    let _opened = open();
+    let inodes = paths.each_ref().map(|path| fs::metadata(path).unwrap().ino());
+    service.begin_anew(|command| {
+        command.args(["--listen", "tcp://127.0.0.1:0"]);
+    });
+    service.server_pid();
+    let after = paths.each_ref().map(|path| fs::metadata(path).unwrap());
+    assert!(after.iter().all(|file| file.mode() & 0o7777 == 0o600));
+    assert!(after.iter().zip(inodes).all(|(file, before)| file.ino() != before));
+    assert_eq!(paths.each_ref().map(read), before);
+    service.stop();
+    // A new token is not in a file that was there.
+    fs::write(&paths[0], "").unwrap();
+    set_mode(0o644);
+    let [mut token, _] = open();
+    service.begin_anew(|command| {
+        command.args(["--listen", "tcp://127.0.0.1:0"]);
+    });
+    service.server_pid();
+    assert!(read(&paths[0]).starts_with("procyard_"));
+    let mut seen = String::new();
+    token.read_to_string(&mut seen).unwrap();
+    assert_eq!(seen, "");
+    assert_eq!(fs::metadata(&paths[0]).unwrap().mode() & 0o7777, 0o600);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_made_before_the_first_start_are_kept() {
+    let mut state = PathBuf::new();
+    let service = TestService::start_with(|command| {
+        state = PathBuf::from(command.get_args().last().unwrap());
+        fs::create_dir(&state).unwrap();
+        let mut new = std::process::Command::new(crate::support::binary());
+        new.args(["token", "new", "ci", "--state-dir"]).arg(&state);
+        assert!(new.output().unwrap().status.success());
+        command.args(["--listen", "tcp://127.0.0.1:0"]);
+    });
+    drop(service.client().await);
+    let tokens = fs::read_to_string(state.join("tokens")).unwrap();
+    assert!(tokens.starts_with("ci operator hmac-sha256:"), "{tokens}");
 }
 
 fn on_loopback(directory: &Path) -> std::process::Command {
