@@ -203,10 +203,16 @@ impl Command {
             Command::Server(server) => (&server.options, true),
             _ => return Ok(LogFiles::default()),
         };
+        if !is_server {
+            options.check_logs()?;
+        }
         let log = options.log_file.as_deref().map_or(Ok(()), |path| {
             let begun = crate::telemetry::file::begin(path);
             begun.map_err(|error| format!("--log-file {}: {error}", path.display()))
         });
+        if !is_server {
+            log?;
+        }
         let audit = options.audit_file().map(|path| {
             let audit = AuditFile::new(&path).and_then(|audit| match is_server {
                 true => Ok(audit),
@@ -217,7 +223,6 @@ impl Command {
         if is_server {
             return Ok(LogFiles { audit: audit.and_then(Result::ok), problem: None });
         }
-        log?;
         // The keeper changes nothing for callers.
         match audit.and_then(Result::err) {
             Some(problem) if options.requires_audit_file() => Err(problem),

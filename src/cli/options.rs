@@ -15,7 +15,8 @@ use rustix::process::getuid;
 
 use crate::config::DefaultStateDir;
 use crate::server;
-use crate::store::StoreError;
+use crate::server::credentials::token_file::DEFAULT_NAMES;
+use crate::store::{StateDir, StoreError};
 use crate::supervisor::{Capacity, Confinement, Keep, Rules, is_within};
 use crate::telemetry::file::previous;
 use crate::telemetry::{Format, audit_file};
@@ -99,6 +100,23 @@ impl Options {
         let is_regular = |log: &&Path| fs::metadata(log).map_or(true, |found| found.is_file());
         let beside = || self.log_file.as_deref().filter(is_regular).map(audit_file::beside);
         self.audit_file.clone().or_else(beside)
+    }
+
+    /// Refuses logs in the place of procyard's own files in the state directory.
+    pub(super) fn check_logs(&self) -> Result<(), String> {
+        let audit_file = self.audit_file();
+        let logs = [("--log-file", &self.log_file), ("--audit-file", &audit_file)];
+        for (option, log) in logs {
+            let Some(log) = log else { continue };
+            if StateDir::is_reserved(&self.state_dir(), log, &DEFAULT_NAMES) {
+                return Err(format!(
+                    "cannot use {option} {}: the name is of a file that procyard keeps in its state \
+                     directory; choose another",
+                    log.display()
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Whether the user chose the audit file, so that procyard does not run without it.

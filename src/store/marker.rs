@@ -219,6 +219,13 @@ fn resolve(path: &Path) -> Option<PathBuf> {
     Some(parent.join(path.file_name()?))
 }
 
+/// Whether a name in a state directory is that of a file or subdirectory of the store.
+pub(super) fn is_own_name(name: &str) -> bool {
+    [LOCK, CLAIM].contains(&name)
+        || [DATABASE, MARKER].iter().any(|prefix| name.starts_with(prefix))
+        || DataKind::ALL.iter().any(|kind| kind.directory() == name)
+}
+
 /// Whether an entry is procyard's by its name, or nothing that could be lost.
 fn is_harmless(entry: &fs::DirEntry) -> bool {
     let name = entry.file_name();

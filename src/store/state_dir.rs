@@ -110,6 +110,24 @@ impl StateDir {
         held(&path.join(LOCK))
     }
 
+    /// Whether a file is in the place of one of procyard's own in a directory, which need not be there
+    /// yet, or below one of its subdirectories. `others` are names of files that the store does not
+    /// know.
+    pub fn is_reserved(directory: &Path, file: &Path, others: &[&str]) -> bool {
+        let real = |path: &Path| fs::canonicalize(path).or_else(|_| std::path::absolute(path));
+        let in_real_parent = || {
+            let file = std::path::absolute(file)?;
+            let parent = file.parent().map_or(Ok(PathBuf::from("/")), real)?;
+            io::Result::Ok(parent.join(file.file_name().unwrap_or_default()))
+        };
+        let Ok(directory) = real(directory) else { return false };
+        [fs::canonicalize(file), in_real_parent()].into_iter().flatten().any(|file| {
+            let name = file.strip_prefix(&directory).ok().and_then(|path| path.iter().next());
+            let Some(name) = name.and_then(|name| name.to_str()) else { return false };
+            others.contains(&name) || marker::is_own_name(name)
+        })
+    }
+
     /// Where it is: absolute, without symbolic links.
     pub fn path(&self) -> &Path {
         &self.path

@@ -73,13 +73,13 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("audit");
         let mut audit = AuditFile::with_max_bytes(&path, 4).unwrap();
-        audit.write_all(b"first\n").unwrap();
-        audit.write_all(b"second\n").unwrap();
-        assert_eq!(fs::read_to_string(previous(&path)).unwrap(), "first\n");
-        assert_eq!(fs::read_to_string(&path).unwrap(), "second\n");
+        audit.write_all(b"procyard: first\n").unwrap();
+        audit.write_all(b"procyard: second\n").unwrap();
+        assert_eq!(fs::read_to_string(previous(&path)).unwrap(), "procyard: first\n");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "procyard: second\n");
         fs::remove_file(&path).unwrap();
-        audit.write_all(b"third\n").unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), "third\n");
+        audit.write_all(b"procyard: third\n").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "procyard: third\n");
     }
 
     #[test]
@@ -88,9 +88,9 @@ mod tests {
         let path = directory.path().join("no/audit");
         let mut audit = AuditFile::new(&path).unwrap();
         assert!(audit.check().is_err());
-        audit.write_all(b"lost\n").unwrap();
+        audit.write_all(b"procyard: lost\n").unwrap();
         fs::create_dir(directory.path().join("no")).unwrap();
-        audit.write_all(b"kept\n").unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), "kept\n");
+        audit.write_all(b"procyard: kept\n").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "procyard: kept\n");
     }
 }

@@ -3,13 +3,17 @@
 //! Owns which file stderr is. Keeper and server each open it for themselves and look at it before
 //! each line: whoever finds it too large renames it, and whoever finds that its own is not the one
 //! at the path any more opens it again. Nothing here waits for another process, and nothing fails
-//! once it has begun: what cannot be written is lost.
+//! once it has begun: what cannot be written is lost. A file that has something else than procyard's
+//! lines is neither written nor replaced.
+
+mod own_lines;
 
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use rustix::fs::{FileType, FlockOperation, OFlags, Stat};
@@ -37,12 +41,19 @@ pub(super) fn tend() {
     }
 }
 
-/// Opens a log to write to its end. It is made for its owner alone.
+/// Opens a log to write to its end. It is made for its owner alone. Refused: a file with something
+/// else.
 pub fn open(path: &Path) -> io::Result<File> {
     // Whatever is there in place of a file is not waited for.
     let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
     let mut options = OpenOptions::new();
-    options.append(true).create(true).mode(0o600).custom_flags(nonblocking).open(path)
+    let file =
+        options.append(true).create(true).mode(0o600).custom_flags(nonblocking).open(path)?;
+    if file.metadata()?.is_file() && !own_lines::has_own_lines_or_none(&file)? {
+        let problem = "it is not a log of procyard; name another file, or move it away";
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, problem));
+    }
+    Ok(file)
 }
 
 /// Where a log goes when it is full.
@@ -59,6 +70,8 @@ pub(super) struct Log {
     most_bytes: u64,
     /// One thread at a time: a lock on the file does not tell threads apart.
     alone: Mutex<()>,
+    /// It was said that another file is in the place of the previous log.
+    is_stuck: AtomicBool,
 }
 
 impl Log {
@@ -66,7 +79,8 @@ impl Log {
     pub(super) fn new(path: &Path, most_bytes: u64) -> io::Result<Log> {
         // The directory of this process may be another when the file is opened again.
         let path = std::path::absolute(path)?;
-        Ok(Log { previous: previous(&path), path, most_bytes, alone: Mutex::new(()) })
+        let (previous, is_stuck) = (previous(&path), AtomicBool::new(false));
+        Ok(Log { previous, path, most_bytes, alone: Mutex::new(()), is_stuck })
     }
 
     pub(super) fn open(&self) -> io::Result<File> {
@@ -93,12 +107,35 @@ impl Log {
             // Another process may be about to: two renames in a row would lose what was logged.
             rustix::fs::flock(own, FlockOperation::NonBlockingLockExclusive).ok()?;
             // The lock goes with the descriptor that is replaced, or here if it stays.
-            if self.is_at_path(&found) && fs::rename(&self.path, &self.previous).is_err() {
+            if self.is_at_path(&found) && self.put_aside().is_err() {
                 let _ = rustix::fs::flock(own, FlockOperation::Unlock);
                 return None;
             }
         }
         open(&self.path).ok()
+    }
+
+    /// Makes the file the previous log, unless another file is in its place: that is said once.
+    fn put_aside(&self) -> io::Result<()> {
+        let is_free = match fs::symlink_metadata(&self.previous) {
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+            Ok(found) => {
+                let is_own = || own_lines::has_own_lines_or_none(&File::open(&self.previous)?);
+                found.is_file() && is_own()?
+            }
+        };
+        if is_free {
+            return fs::rename(&self.path, &self.previous);
+        }
+        if !self.is_stuck.swap(true, Ordering::Relaxed) {
+            let (path, previous) = (self.path.display(), self.previous.display());
+            let line = format!(
+                "procyard: cannot rotate {path}: {previous} is not a log of procyard; move it away\n"
+            );
+            // Not by an event: this one is being written.
+            let _ = super::Unblocked.write(line.as_bytes());
+        }
+        Err(io::ErrorKind::AlreadyExists.into())
     }
 
     fn is_at_path(&self, own: &Stat) -> bool {
@@ -116,7 +153,7 @@ mod tests {
 
     fn log(directory: &Path, most_bytes: u64) -> Log {
         let path = directory.join("log");
-        Log { previous: previous(&path), path, most_bytes, alone: Mutex::new(()) }
+        Log::new(&path, most_bytes).unwrap()
     }
 
     fn write(log: &Log, file: &mut File, line: &str) {
@@ -131,12 +168,12 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let log = log(directory.path(), 10);
         let (mut keeper, mut server) = (open(&log.path).unwrap(), open(&log.path).unwrap());
-        write(&log, &mut keeper, "0123456789");
+        write(&log, &mut keeper, "procyard: 0123456789\n");
         // Both would find it too large.
-        write(&log, &mut server, "server\n");
-        write(&log, &mut keeper, "keeper\n");
-        assert_eq!(fs::read_to_string(&log.previous).unwrap(), "0123456789");
-        assert_eq!(fs::read_to_string(&log.path).unwrap(), "server\nkeeper\n");
+        write(&log, &mut server, "procyard: server\n");
+        write(&log, &mut keeper, "procyard: keeper\n");
+        assert_eq!(fs::read_to_string(&log.previous).unwrap(), "procyard: 0123456789\n");
+        assert_eq!(fs::read_to_string(&log.path).unwrap(), "procyard: server\nprocyard: keeper\n");
     }
 
     #[test]
@@ -145,12 +182,12 @@ mod tests {
         let log = log(directory.path(), 1);
         let (keeper, mut server) = (open(&log.path).unwrap(), open(&log.path).unwrap());
         rustix::fs::flock(&keeper, FlockOperation::LockExclusive).unwrap();
-        write(&log, &mut server, "first\n");
-        write(&log, &mut server, "second\n");
-        assert_eq!(fs::read_to_string(&log.path).unwrap(), "first\nsecond\n");
+        write(&log, &mut server, "procyard: first\n");
+        write(&log, &mut server, "procyard: second\n");
+        assert_eq!(fs::read_to_string(&log.path).unwrap(), "procyard: first\nprocyard: second\n");
         drop(keeper);
-        write(&log, &mut server, "third\n");
-        assert_eq!(fs::read_to_string(&log.path).unwrap(), "third\n");
+        write(&log, &mut server, "procyard: third\n");
+        assert_eq!(fs::read_to_string(&log.path).unwrap(), "procyard: third\n");
     }
 
     #[test]
@@ -158,10 +195,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let log = log(directory.path(), 100);
         let mut file = open(&log.path).unwrap();
-        write(&log, &mut file, "before\n");
+        write(&log, &mut file, "procyard: before\n");
         fs::remove_file(&log.path).unwrap();
-        write(&log, &mut file, "after\n");
-        assert_eq!(fs::read_to_string(&log.path).unwrap(), "after\n");
+        write(&log, &mut file, "procyard: after\n");
+        assert_eq!(fs::read_to_string(&log.path).unwrap(), "procyard: after\n");
         assert!(!log.previous.exists());
     }
 
@@ -186,5 +223,29 @@ mod tests {
         let log = log(directory.path(), 0);
         std::os::unix::fs::symlink("/dev/null", &log.path).unwrap();
         assert!(log.follow(open(&log.path).unwrap().as_fd()).is_none());
+    }
+
+    #[test]
+    fn foreign_file_is_neither_written_nor_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = log(directory.path(), 1);
+        fs::write(&log.path, "a,b\n").unwrap();
+        assert_eq!(open(&log.path).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read_to_string(&log.path).unwrap(), "a,b\n");
+        fs::remove_file(&log.path).unwrap();
+        let mut file = open(&log.path).unwrap();
+        write(&log, &mut file, "procyard: first\n");
+        fs::write(&log.previous, "a,b\n").unwrap();
+        write(&log, &mut file, "procyard: second\n");
+        assert_eq!(fs::read_to_string(&log.previous).unwrap(), "a,b\n");
+        fs::remove_file(&log.previous).unwrap();
+        std::os::unix::fs::symlink("log", &log.previous).unwrap();
+        write(&log, &mut file, "procyard: third\n");
+        assert!(log.previous.is_symlink());
+        fs::remove_file(&log.previous).unwrap();
+        write(&log, &mut file, "procyard: fourth\n");
+        let before = "procyard: first\nprocyard: second\nprocyard: third\n";
+        assert_eq!(fs::read_to_string(&log.previous).unwrap(), before);
+        assert_eq!(fs::read_to_string(&log.path).unwrap(), "procyard: fourth\n");
     }
 }

@@ -115,7 +115,7 @@ fn why_it_cannot_start_is_one_line() {
     assert!(why.ends_with(&format!("its log is {}", daemon.log().display())), "{why}");
     assert!(!why.contains('\n') && why.matches("procyard: ").count() == 0, "{why}");
     // What was logged before is not the reason.
-    fs::write(daemon.log(), "another day\n").unwrap();
+    fs::write(daemon.log(), "procyard: another day\n").unwrap();
     let daemon = Daemon { program: "/bin/true".into(), ..daemon };
     let why = daemon.start().unwrap_err();
     assert!(why.contains("it does not listen on ") && !why.contains("another day"), "{why}");

@@ -281,6 +281,79 @@ fn special_file_in_place_of_a_token_is_an_error() {
     }
 }
 
+#[test]
+fn log_in_the_place_of_a_file_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = directory.path().join("state");
+    fs::create_dir_all(state.join("outputs")).unwrap();
+    symlink("state/keeper.lock", directory.path().join("link")).unwrap();
+    fs::write(state.join("keeper.lock"), "").unwrap();
+    let before = tree(directory.path());
+    let names = [
+        "procyard.db",
+        "procyard.db-wal",
+        "procyard.db-shm",
+        "lock",
+        "keeper.lock",
+        "procyard-state",
+        "token",
+        "tokens",
+        "outputs/log",
+        "../link",
+        "../state/lock",
+    ];
+    for name in names {
+        for option in ["--log-file", "--audit-file"] {
+            let said = refusal_of(TestService::command(directory.path(), |command| {
+                command.arg(option).arg(state.join(name));
+            }));
+            let reason = format!("cannot use {option} {}: ", state.join(name).display());
+            assert!(said.contains(&reason) && said.contains("choose another"), "{said}");
+            assert_eq!(tree(directory.path()), before, "{name}");
+        }
+    }
+}
+
+#[test]
+fn foreign_file_is_not_used_as_a_log() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data.csv");
+    let content = "a,b\n".repeat(3 << 20);
+    fs::write(&data, &content).unwrap();
+    write(&directory.path().join("data.csv.1"));
+    let before = tree(directory.path());
+    for option in ["--log-file", "--audit-file"] {
+        let said = refusal_of(TestService::command(directory.path(), |command| {
+            command.arg(option).arg(&data);
+        }));
+        assert!(said.contains(option) && said.contains("it is not a log of procyard"), "{said}");
+        assert!(tree(directory.path()) == before, "{said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn full_log_does_not_replace_a_foreign_file() {
+    let mut log = PathBuf::new();
+    let service = TestService::start_with(|command| {
+        let state = PathBuf::from(command.get_args().last().unwrap());
+        log = state.with_file_name("log");
+        fs::write(state.with_file_name("log.1"), "precious\n").unwrap();
+        command.env("RUST_LOG", "info").arg("--log-file").arg(&log);
+    });
+    drop(service.client().await);
+    let text = || fs::read_to_string(&log).unwrap_or_default();
+    until("it logs", || text().contains("procyard::server: serving")).await;
+    fs::File::options().append(true).open(&log).unwrap().set_len(9 << 20).unwrap();
+    service.kill_server();
+    drop(service.client().await);
+    until("it warns", || text().contains("log.1 is not a log of procyard; move it away")).await;
+    until("it logs on", || text().matches("procyard::server: serving").count() == 2).await;
+    assert_eq!(fs::read_to_string(log.with_file_name("log.1")).unwrap(), "precious\n");
+    fs::remove_file(log.with_file_name("log.1")).unwrap();
+    service.kill_server();
+    until("it is rotated", || fs::metadata(log.with_file_name("log.1")).is_ok()).await;
+}
+
 /// Makes a directory that procyard has used.
 fn mark(state: &Path) {
     fs::create_dir_all(state).unwrap();
