@@ -5,9 +5,11 @@
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+use memchr::memmem;
 
 use super::print;
 use super::trouble::Trouble;
@@ -17,6 +19,11 @@ use crate::config::random_suffix;
 const MODE: u32 = 0o755;
 /// This program, also if its file was replaced or removed since.
 const OWN: &str = "/proc/self/exe";
+
+/// How every program for Linux begins.
+const ELF_MAGIC: &[u8] = b"\x7fELF";
+/// What no program but procyard contains: an example of the help below, in all versions so far.
+const OWN_TEXT: &str = "procyard install ~/.local/bin/";
 
 /// Copies this program to a path; whoever runs what was there before runs on.
 #[derive(clap::Args)]
@@ -45,11 +52,11 @@ impl Install {
     }
 }
 
-/// Puts a copy in the place of the program that is there, all at once: no process ever sees half of
-/// it, and the program may be running. Refused: a file that is no program.
+/// Puts a copy in the place of the procyard that is there, all at once: no process ever sees half of
+/// it, and the program may be running. Refused: any other file, and a link.
 fn install(target: &Path) -> io::Result<()> {
-    if fs::metadata(target).is_ok_and(|found| found.is_file() && found.mode() & 0o111 == 0) {
-        let refused = "it is a file that cannot be executed; remove it, or name another path";
+    if !may_replace(target)? {
+        let refused = "it is not a procyard program; remove it, or name another path";
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, refused));
     }
     let name = target.file_name().ok_or(io::ErrorKind::IsADirectory)?;
@@ -64,6 +71,22 @@ fn install(target: &Path) -> io::Result<()> {
     done
 }
 
+/// Whether a path is free, or has a procyard of whichever version.
+fn may_replace(target: &Path) -> io::Result<bool> {
+    let found = match fs::symlink_metadata(target) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+        found => found?,
+    };
+    if found.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    if !found.is_file() {
+        return Ok(false);
+    }
+    let bytes = fs::read(target)?;
+    Ok(bytes.starts_with(ELF_MAGIC) && memmem::find(&bytes, OWN_TEXT.as_bytes()).is_some())
+}
+
 fn copy(file: &mut File) -> io::Result<()> {
     io::copy(&mut File::open(OWN)?, file)?;
     // The mask would have taken some of it away.
@@ -76,14 +99,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn file_that_is_no_program_is_not_replaced() {
+    fn only_procyard_is_replaced() {
         let directory = tempfile::tempdir().unwrap();
-        let notes = directory.path().join("notes.txt");
-        fs::write(&notes, "mine").unwrap();
-        assert_eq!(install(&notes).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
-        assert_eq!(fs::read_to_string(&notes).unwrap(), "mine");
-        fs::set_permissions(&notes, Permissions::from_mode(0o755)).unwrap();
-        install(&notes).unwrap();
+        let path = directory.path().join("p");
+        let script = format!("#!/bin/sh\n{OWN_TEXT}\n");
+        for (content, mode) in [("mine", 0o644), ("", 0o755), (&script, 0o755), ("\x7fELF", 0o755)]
+        {
+            fs::write(&path, content).unwrap();
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            let refused = install(&path).unwrap_err();
+            assert!(refused.to_string().contains("it is not a procyard program"), "{refused}");
+            assert_eq!(fs::read_to_string(&path).unwrap(), content);
+        }
+        fs::remove_file(&path).unwrap();
+        install(&path).unwrap();
+        install(&path).unwrap();
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert_eq!(install(&link).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert!(link.is_symlink());
     }
 
     #[test]

@@ -57,10 +57,13 @@ struct Answer {
 impl Answer {
     fn new(state_dir: &Path) -> io::Result<Answer> {
         let path = answer_path(state_dir, std::process::id());
-        // One of the same name was left by someone who was killed.
-        let _ = fs::remove_file(&path);
         let mut options = OpenOptions::new();
-        let file = options.read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+        let made = options.read(true).write(true).create_new(true).mode(0o600).open(&path);
+        // Another file of this name may be anyone's: it stays. The next command has another pid.
+        let file = made.map_err(|error| {
+            let problem = format!("cannot make {}: {error}; run it again", path.display());
+            io::Error::new(error.kind(), problem)
+        })?;
         // The keeper writes to it, and may be another user's.
         let owner = fs::metadata(state_dir)?.uid();
         if owner != file.metadata()?.uid() {

@@ -422,10 +422,14 @@ pub fn answer_path(state_dir: &Path, asker: u32) -> PathBuf {
     state_dir.join(format!("upgrade.{asker}"))
 }
 
-/// Writes into a file that someone has made to be told.
+/// Writes into a file that someone has made to be told. One that is not empty is another.
 fn answer(path: &Path, words: &str) -> io::Result<()> {
     let careful = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let mut file = OpenOptions::new().write(true).custom_flags(careful).open(path)?;
+    let found = file.metadata()?;
+    if !found.is_file() || found.len() > 0 {
+        return Err(io::ErrorKind::AlreadyExists.into());
+    }
     file.write_all(format!("{}\n", words.replace('\n', " ")).as_bytes())
 }
 

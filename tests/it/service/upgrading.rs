@@ -123,6 +123,37 @@ async fn the_version_that_is_now_on_disk_serves_and_stays() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn foreign_file_with_the_name_of_an_answer_survives() {
+    let service = TestService::start_from_copy();
+    drop(service.client().await);
+    let state = service.directory.path().join("state");
+    let foreign = || {
+        let files = std::fs::read_dir(&state).unwrap().map(|entry| entry.unwrap().path());
+        let file = files.into_iter().find(|path| path.to_string_lossy().contains("/upgrade."));
+        std::fs::read_to_string(file.unwrap()).unwrap()
+    };
+    let run = |then: String| {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("echo mine >upgrade.$$; {then}")]).current_dir(&state);
+        command.output().unwrap()
+    };
+    let refused = run(format!("exec {} upgrade --state-dir .", binary()));
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(!refused.status.success() && said.contains("/upgrade."), "{said}");
+    assert_eq!(foreign(), "mine\n");
+    let before = service.server_pid();
+    assert!(
+        run(format!("rm upgrade.*; echo mine >upgrade.$$; kill -HUP {}", service.child.id()))
+            .status
+            .success()
+    );
+    until("another server serves", || service.server_pid() != before).await;
+    // The keeper answers before it begins another upgrade.
+    while !upgrade(&service).await.0 {}
+    assert_eq!(foreign(), "mine\n");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_version_that_is_no_good_is_refused_and_the_old_one_never_stops() {
     if !have(&["python3"]) {
         return;
