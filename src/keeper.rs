@@ -161,6 +161,7 @@ impl Ground {
             serve_due: false,
             held_back: false,
             kills_due: false,
+            all_children_judged: None,
             last_look: Instant::now(),
             stop: None,
         };

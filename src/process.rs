@@ -298,6 +298,8 @@ pub struct TreeSignal {
     pub unkillable: Vec<Unkillable>,
     /// The leader itself is among them.
     pub leader_remains: bool,
+    /// A look found no member, but more may turn out to be of the tree.
+    pub may_miss_some: bool,
 }
 
 /// How far the input of a process is.

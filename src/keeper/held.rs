@@ -371,12 +371,6 @@ pub(super) struct OwnChildren<'a> {
 }
 
 impl Known for OwnChildren<'_> {
-    fn own(&self) -> usize {
-        let Table { by_pid, server, candidate, .. } = self.table;
-        let servers = [server, candidate].into_iter().flatten().count();
-        by_pid.len() + servers + self.spawner.pids().count()
-    }
-
     fn is_own(&self, pid: i32) -> bool {
         let Table { by_pid, server, candidate, .. } = self.table;
         by_pid.contains_key(&pid)

@@ -19,16 +19,12 @@ use std::time::Instant;
 use super::held::OwnChildren;
 use super::link::Link;
 use super::requests::check_signal;
-use super::tree::{self, Group, LeafMembers, Member, Walk, Which};
+use super::tree::{self, Group, KilledGroups, LeafMembers, Member, Walk, Which};
 use super::turns::{BUDGET, KILL_TICK, Keeper};
 use crate::process::{Descendant, Refused, TreeSignal, Unkillable};
 use crate::protocol::pb;
 use crate::protocol::pb::reply::Result as Answer;
 use progress::{Named, Progress};
-
-/// Looks in a row that must find no member while some orphan's owner is unknown: a process in the
-/// middle of an exec shows no cookie for a moment.
-const QUIET_LOOKS: u32 = 3;
 
 /// Most of those ended that an answer lists; a bomb may have any number.
 const MOST_LISTED: usize = 10_000;
@@ -48,7 +44,6 @@ pub(super) struct Kill {
     pub(super) request: Option<u64>,
     reached: BTreeMap<i32, Descendant>,
     looks: u32,
-    quiet: u32,
     /// The processes that the previous look sent SIGKILL to: pid and start time.
     tried: HashMap<i32, u64>,
     /// None before the first SIGKILL.
@@ -106,7 +101,6 @@ impl Kill {
             request,
             reached: BTreeMap::new(),
             looks: 0,
-            quiet: 0,
             tried: HashMap::new(),
             progress: None,
             answered: false,
@@ -139,9 +133,15 @@ impl Kill {
         }
     }
 
+    /// Lists a member that took the signal.
+    fn list(&mut self, member: &Member) {
+        if self.reached.len() < MOST_LISTED {
+            self.reached.insert(member.pid, member.describe());
+        }
+    }
+
     /// Signals a member that was found.
     fn signal(&mut self, member: &Member, found: &mut Found, named: Named) {
-        let room = self.reached.len() < MOST_LISTED;
         let known = self.reached.contains_key(&member.pid);
         let took = match self.signal {
             // Also a process that may not be signalled is there.
@@ -160,9 +160,7 @@ impl Kill {
         }
         if took && !known {
             found.some_new = true;
-            if room {
-                self.reached.insert(member.pid, member.describe());
-            }
+            self.list(member);
         }
     }
 }
@@ -203,7 +201,7 @@ impl Keeper {
     pub(super) fn advance_kills(&mut self) {
         if self.kills.is_empty() {
             self.look = None;
-            return self.forest.forget_seen();
+            return self.forest.forget_kills();
         }
         // By the time that a kill is answered, the exit must have been told.
         if self.link.as_ref().is_some_and(Link::crowded) {
@@ -241,6 +239,8 @@ impl Keeper {
 
     /// Continues a look. True: it is done.
     fn advance_look(&mut self, until: Instant) -> bool {
+        // Nothing is reaped in a slice, so that what is found out about all children counts for it.
+        self.all_children_judged = None;
         let Some(pass) = &mut self.look else { return true };
         let (table, spawner, cgroups) = (&self.held, &self.spawner, self.cgroups.as_ref());
         let known = OwnChildren { table, spawner, cgroups };
@@ -254,7 +254,7 @@ impl Keeper {
                 return true;
             }
             let slice = self.advance_kill(kill, until);
-            in_time = !matches!(slice, Slice::Unfinished);
+            in_time = !matches!(slice, Slice::Unfinished) && Instant::now() < until;
             !matches!(slice, Slice::Over)
         });
         self.kills = kills;
@@ -308,17 +308,19 @@ impl Keeper {
         if let (true, Some(held)) = (kill.is_kill(), self.held.get_mut(kill.key)) {
             held.killed = true;
             // Also if no member lives: a tracer may hold zombies.
-            kill.progress.get_or_insert_with(|| Progress::begin(Instant::now()));
+            let mut progress = kill.progress.unwrap_or_else(|| Progress::begin(Instant::now()));
+            for orphan in self.forest.kill_orphans(kill.key) {
+                progress.reached_new(Instant::now());
+                kill.list(&orphan);
+            }
+            kill.progress = Some(progress);
             let leader = held.pidfd.is_some().then_some(held.pid);
             // Of those who are not reaped yet, dead or alive, the groups are still their own.
-            let unreaped = |group: &Group| {
+            let unreaped = |group: &&Group| {
                 Some(group.root) == leader || self.forest.is_orphan(group.root, group.root_start)
             };
-            // The walk took several slices, in which a root may have changed its group.
-            let is_same = |group: &&Group| unreaped(group) && group.has_its_root();
-            for group in groups.iter().filter(is_same) {
-                let _ = tree::signal_group(group.number, libc::SIGKILL);
-            }
+            let mut killed_groups = KilledGroups::default();
+            groups.iter().filter(unreaped).for_each(|group| killed_groups.kill(group));
             if let (Some(cgroups), Some(leaf), false) =
                 (&self.cgroups, &mut held.leaf, members.is_empty())
             {
@@ -349,14 +351,16 @@ impl Keeper {
     fn end_kill_look(&mut self, kill: &mut Kill, found: Found, named: Named) -> Slice {
         let Found { is_empty, mut unkillable, tried, .. } = found;
         kill.tried = tried;
-        if is_empty && self.is_gone(kill) {
+        if is_empty && self.is_gone(kill.key) {
             self.answer_kill(kill, Vec::new());
             return Slice::Over;
         }
         if named != Named::None {
             unkillable.extend(self.held_zombies(kill.key));
         }
-        if !unkillable.is_empty() {
+        // Another tree may bring orphans faster than looks can tell whose they are.
+        let is_late = named == Named::All && is_empty && self.has_exited(kill.key);
+        if is_late || !unkillable.is_empty() {
             self.answer_kill(kill, unkillable);
             kill.answered = true;
         }
@@ -365,20 +369,27 @@ impl Keeper {
     }
 
     /// Whether a tree is gone in which a look has found no member.
-    fn is_gone(&mut self, kill: &mut Kill) -> bool {
-        let Some(held) = self.held.get(kill.key) else { return true };
+    fn is_gone(&mut self, key: u64) -> bool {
         // A process that died since the keeper's children were listed may have left it a child: the
         // tree is gone when all children are known, and none of them, not even a zombie, is of it.
-        let gone = held.exit.is_some() && self.forest.roots(kill.key).is_empty();
-        if !gone || !self.forest.knows_all(&self.own_children()) {
-            kill.quiet = 0;
-            return false;
-        }
-        kill.quiet += 1;
-        kill.quiet >= QUIET_LOOKS || self.forest.all_judged()
+        self.has_exited(key) && self.forest.roots(key).is_empty() && self.all_children_judged()
+    }
+
+    /// Whether it is known of all children of the keeper whose they are.
+    fn all_children_judged(&mut self) -> bool {
+        let all_judged = self.all_children_judged.unwrap_or_else(|| {
+            self.forest.knows_all(&self.own_children()) && self.forest.all_judged(Instant::now())
+        });
+        *self.all_children_judged.insert(all_judged)
+    }
+
+    /// Whether the process that began a tree has ended, and was reaped.
+    fn has_exited(&self, key: u64) -> bool {
+        self.held.get(key).is_none_or(|held| held.exit.is_some())
     }
 
     fn answer_kill(&mut self, kill: &mut Kill, unkillable: Vec<Unkillable>) {
+        let may_miss_some = kill.signal == 0 && kill.reached.is_empty() && !self.is_gone(kill.key);
         let held = self.held.get(kill.key);
         let leader_remains = !unkillable.is_empty() && held.is_some_and(|held| held.exit.is_none());
         if let (Some(held), false) = (held, unkillable.is_empty()) {
@@ -393,7 +404,7 @@ impl Keeper {
         let mut members: Vec<_> = reached.into_iter().collect();
         members.sort_by_key(|(pid, _)| Some(*pid) != leader);
         let members = members.into_iter().map(|(_, member)| member).collect();
-        let outcome = TreeSignal { members, unkillable, leader_remains };
+        let outcome = TreeSignal { members, unkillable, leader_remains, may_miss_some };
         self.reply(request, Answer::Killed(outcome.into()));
     }
 

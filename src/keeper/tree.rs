@@ -17,7 +17,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -28,7 +28,7 @@ use environ::EnvironReader;
 pub(super) use environ::Environment;
 pub(super) use unkillable::held_zombie;
 pub use unkillable::signal_leftovers;
-pub(super) use walk::{Group, LeafMembers, Walk};
+pub(super) use walk::{Group, KilledGroups, LeafMembers, Walk};
 
 /// Ticks of a second in what the kernel tells of used time, whatever it counts with itself.
 const TICKS: u64 = 100;
@@ -40,9 +40,13 @@ const PF_FORKNOEXEC: u32 = 0x40;
 /// Longest id that is remembered of an orphan: longer than any that a process can have.
 const MAX_ID_REMEMBERED: usize = 1024;
 
+/// How long an orphan whose environment cannot be read is taken for a descendant of any process.
+const UNREADABLE_TIMEOUT: Duration = Duration::from_millis(500);
+
 /// Finds descendants.
 pub(super) struct Forest {
     keeper: i32,
+    keeper_group: i32,
     /// The kernel's list of the keeper's children; without one, as some kernels are, all of
     /// `/proc` is searched for children.
     list: Option<File>,
@@ -51,6 +55,9 @@ pub(super) struct Forest {
     /// Processes that were found below one that is being killed, by pid: start time and owner. An
     /// orphan among them is that owner's, whatever its environment says.
     seen: HashMap<i32, (u64, u64)>,
+    /// The processes whose trees are being killed: an orphan that turns out to be of one is killed at
+    /// once. By key: the orphans that were, and that no kill has taken yet.
+    killed: HashMap<u64, Vec<Member>>,
     /// Processes that were below the keeper before it became one, by pid: start time. None of them
     /// belongs to a process that the keeper started, whatever its environment says.
     earlier: HashMap<i32, u64>,
@@ -60,12 +67,35 @@ pub(super) struct Forest {
 /// A child that the keeper has adopted.
 struct Orphan {
     start: u64,
-    /// The process whose descendant it is, if that was found out.
-    owner: Option<u64>,
-    /// It is in a leaf of the keeper, which tells whose it is.
-    is_in_leaf: bool,
-    /// What its environment says. It is searched once: an exec brings another.
-    searched: Option<Searched>,
+    owner: Owner,
+}
+
+/// Whose descendant an orphan is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Owner {
+    /// This process's.
+    Process(u64),
+    /// It was below the keeper before the keeper started anything.
+    Earlier,
+    /// It has ended, and has no environment any more. Its children are orphans themselves by now.
+    Ended,
+    /// It is about to end: its environment is gone, but it has its children yet.
+    Exiting,
+    /// It is in a leaf that no held process has.
+    UnknownLeaf,
+    /// Its environment names no process that the keeper holds. It is searched once: an exec brings
+    /// another.
+    NotNamed(Searched),
+    /// Its environment could not be read since then: it is in the middle of an exec, or whatever it
+    /// lies in does not answer.
+    Unreadable(Instant),
+}
+
+impl Owner {
+    /// Another look may find another owner.
+    fn may_change(&self) -> bool {
+        !matches!(self, Owner::Process(_) | Owner::Earlier | Owner::Ended)
+    }
 }
 
 /// An environment that was searched for the cookie.
@@ -84,6 +114,7 @@ type Environ = (u64, u64);
 pub(super) struct Pass {
     children: Vec<i32>,
     which: Which,
+    killed_groups: KilledGroups,
 }
 
 /// The orphans that a pass places.
@@ -107,8 +138,6 @@ pub(super) enum LeafOwner {
 
 /// What the keeper knows of the processes it started.
 pub(super) trait Known {
-    /// How many children the keeper started and has not reaped.
-    fn own(&self) -> usize;
     /// The keeper started this child itself.
     fn is_own(&self, pid: i32) -> bool;
     /// The process that leads this session or group, if it was not reaped yet: afterwards the
@@ -161,9 +190,12 @@ impl Forest {
     /// To be called before the keeper starts anything: what is below it by then is never signalled.
     pub(super) fn new(keeper: i32) -> Forest {
         let list = File::open(format!("/proc/{keeper}/task/{keeper}/children")).ok();
-        let (orphans, seen, earlier) = (HashMap::new(), HashMap::new(), HashMap::new());
+        let (orphans, seen) = (HashMap::new(), HashMap::new());
+        let (killed, earlier) = (HashMap::new(), HashMap::new());
         let environs = EnvironReader::default();
-        let mut forest = Forest { keeper, list, orphans, seen, earlier, environs };
+        let keeper_group = group_of(keeper);
+        let mut forest =
+            Forest { keeper, keeper_group, list, orphans, seen, killed, earlier, environs };
         let mut walk = forest.walk(forest.children(), None);
         forest.advance_walk(&mut walk, None, None);
         forest.earlier = walk.members.iter().map(Member::identity).collect();
@@ -176,12 +208,13 @@ impl Forest {
 
     /// All children of the keeper are known: each leaves their list only by being reaped here.
     pub(super) fn knows_all(&self, known: &impl Known) -> bool {
-        let own = known.own() + self.environs.count();
-        self.children().len() == own + self.orphans.len()
+        self.children().iter().all(|pid| {
+            self.orphans.contains_key(pid) || known.is_own(*pid) || self.environs.owns(*pid)
+        })
     }
 
     pub(super) fn begin_pass(&self, which: Which) -> Pass {
-        Pass { children: self.children(), which }
+        Pass { children: self.children(), which, killed_groups: KilledGroups::default() }
     }
 
     /// Places orphans until the time is up. True: the pass is done.
@@ -193,9 +226,7 @@ impl Forest {
     ) -> bool {
         while let Some(pid) = pass.children.pop() {
             let again = pass.which == Which::Unplaced;
-            let done = |orphan: &Orphan| {
-                orphan.owner.is_some() || !again || self.is_earlier(pid, orphan.start)
-            };
+            let done = |orphan: &Orphan| !(again && orphan.owner.may_change());
             if known.is_own(pid) || self.environs.owns(pid) {
                 // A child that is being started is listed a moment before its pid is known here.
                 self.orphans.remove(&pid);
@@ -204,7 +235,7 @@ impl Forest {
             if self.orphans.get(&pid).is_some_and(done) {
                 continue;
             }
-            self.place(pid, known);
+            self.place(pid, known, &mut pass.killed_groups);
             if until.is_some_and(|until| Instant::now() >= until) {
                 return pass.children.is_empty();
             }
@@ -212,58 +243,91 @@ impl Forest {
         true
     }
 
-    /// Finds out whose an orphan is.
-    fn place(&mut self, pid: i32, known: &impl Known) {
+    /// Finds out whose an orphan is, and kills it if its tree is being killed.
+    fn place(&mut self, pid: i32, known: &impl Known, killed_groups: &mut KilledGroups) {
         // Listed a while ago, it may have been reaped, and its pid may be a stranger's by now.
         let stat = Stat::read(pid).filter(|stat| stat.parent == self.keeper);
         let Some(stat) = stat else { return };
+        let owner = self.find_owner(pid, &stat, known);
+        self.orphans.insert(pid, Orphan { start: stat.start, owner: owner.clone() });
+        let Owner::Process(key) = owner else { return };
+        if self.killed.contains_key(&key) {
+            // Its group, too: it may have forked and exited by now, but it was not reaped.
+            self.group(pid, &stat).iter().for_each(|group| killed_groups.kill(group));
+            let killed = stat.alive.then(|| Member::new(pid, stat));
+            let killed = killed.filter(|orphan| signal(orphan, libc::SIGKILL));
+            self.killed.entry(key).or_default().extend(killed);
+        }
+    }
+
+    /// The group of a root, which is a child of the keeper; none: it is the keeper's own.
+    fn group(&self, root: i32, stat: &Stat) -> Option<Group> {
+        let (number, root_start) = (stat.group, stat.start);
+        (number != self.keeper_group).then_some(Group { number, root, root_start })
+    }
+
+    fn find_owner(&mut self, pid: i32, stat: &Stat, known: &impl Known) -> Owner {
         if self.is_earlier(pid, stat.start) {
-            let searched = Some(Searched { environ: stat.environ, id: None });
-            let (start, owner, is_in_leaf) = (stat.start, None, false);
-            self.orphans.insert(pid, Orphan { start, owner, is_in_leaf, searched });
-            return;
+            return Owner::Earlier;
         }
         let seen = self.seen.get(&pid).filter(|(start, _)| *start == stat.start);
         let seen = seen.map(|(_, key)| *key).filter(|key| known.holds(*key));
         // A session cannot be joined from outside.
         let led = known.led_by(stat.session).or_else(|| known.led_by(stat.group));
-        let (start, owner) = (stat.start, led.or(seen));
-        let mut orphan = Orphan { start, owner, is_in_leaf: false, searched: None };
-        if orphan.owner.is_none() {
-            match known.leaf_owner(pid) {
-                LeafOwner::NoLeaf => self.place_by_cookie(pid, &mut orphan, stat.environ, known),
-                LeafOwner::Unknown => orphan.is_in_leaf = true,
-                LeafOwner::Process(key) => (orphan.is_in_leaf, orphan.owner) = (true, Some(key)),
-            }
+        if let Some(key) = led.or(seen) {
+            return Owner::Process(key);
         }
-        self.orphans.insert(pid, orphan);
+        match known.leaf_owner(pid) {
+            // A bomb leaves thousands of these.
+            LeafOwner::NoLeaf if !stat.alive => Owner::Ended,
+            LeafOwner::NoLeaf => self.find_named(pid, stat, known),
+            LeafOwner::Unknown => Owner::UnknownLeaf,
+            LeafOwner::Process(key) => Owner::Process(key),
+        }
     }
 
     /// Finds out whose an orphan is by its environment, which can say anything.
-    fn place_by_cookie(
-        &mut self,
-        pid: i32,
-        orphan: &mut Orphan,
-        environ: Environ,
-        known: &impl Known,
-    ) {
-        let before = self.orphans.remove(&pid).and_then(|orphan| orphan.searched);
-        let same = before.filter(|searched| searched.environ == environ);
-        orphan.searched = same.or_else(|| self.search((pid, orphan.start), environ));
-        let id = orphan.searched.as_ref().and_then(|searched| searched.id.as_deref());
-        orphan.owner = id.and_then(|id| known.named(id, pid));
+    fn find_named(&mut self, pid: i32, stat: &Stat, known: &impl Known) -> Owner {
+        let before = self.orphans.get(&pid).filter(|orphan| orphan.start == stat.start);
+        let before = before.map(|orphan| orphan.owner.clone());
+        let (searched, unreadable_since) = match before {
+            Some(Owner::NotNamed(searched)) => (Some(searched), None),
+            Some(Owner::Unreadable(since)) => (None, Some(since)),
+            _ => (None, None),
+        };
+        let mut searched = searched.filter(|searched| searched.environ == stat.environ);
+        let is_new = searched.is_none();
+        if is_new {
+            searched = self.search(pid, stat);
+        }
+        let id = searched.as_ref().and_then(|searched| searched.id.as_deref());
+        if let Some(key) = id.and_then(|id| known.named(id, pid)) {
+            return Owner::Process(key);
+        }
+        if is_new {
+            // That it names no process counts if it had the same memory all the time.
+            match Stat::read(pid) {
+                Some(after) if after.is_exiting() => return Owner::Exiting,
+                Some(after) if after.environ == stat.environ => {}
+                _ => searched = None,
+            }
+        }
+        let unreadable = || Owner::Unreadable(unreadable_since.unwrap_or_else(Instant::now));
+        searched.map_or_else(unreadable, Owner::NotNamed)
     }
 
     /// Searches the environment of an orphan for the cookie. None: it is in the middle of an exec, and
-    /// has none for a moment, or it cannot be read now.
-    fn search(&mut self, process: (i32, u64), environ: Environ) -> Option<Searched> {
-        let read = self.environs.read(process)?;
+    /// has none for a moment, or it cannot be read now. One that may not be read names no process, nor
+    /// does one that the process has unmapped, or that went with its main thread.
+    fn search(&mut self, pid: i32, stat: &Stat) -> Option<Searched> {
+        let read = self.environs.read((pid, stat.start))?;
         let denied =
             read.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
         let content = read.unwrap_or_default();
-        let is_there = environ.1 != 0 && (!content.is_empty() || environ.0 == environ.1);
+        let environ = stat.environ;
         let id = content.value(COOKIE).filter(|id| id.len() <= MAX_ID_REMEMBERED);
-        let id = id.map(|id| String::from_utf8_lossy(id).into());
+        let id: Option<Box<str>> = id.map(|id| String::from_utf8_lossy(id).into());
+        let is_there = environ.1 != 0 || stat.is_zombie || id.is_some();
         (is_there || denied).then_some(Searched { environ, id })
     }
 
@@ -288,9 +352,16 @@ impl Forest {
         self.seen.extend(members.iter().map(|member| (member.pid, (member.start, key))));
     }
 
+    /// Orphans that turn out to be of this process are killed at once from now on. Returns those that
+    /// were killed since the last call.
+    pub(super) fn kill_orphans(&mut self, key: u64) -> Vec<Member> {
+        self.killed.insert(key, Vec::new()).unwrap_or_default()
+    }
+
     /// Nothing is being killed any more.
-    pub(super) fn forget_seen(&mut self) {
+    pub(super) fn forget_kills(&mut self) {
         self.seen = HashMap::new();
+        self.killed = HashMap::new();
     }
 
     /// This process is an orphan that was not reaped yet.
@@ -306,8 +377,9 @@ impl Forest {
 
     /// The orphans of one process belong to another from now on.
     pub(super) fn inherit(&mut self, from: u64, to: u64) {
-        for orphan in self.orphans.values_mut().filter(|orphan| orphan.owner == Some(from)) {
-            orphan.owner = Some(to);
+        let owned = |orphan: &&mut Orphan| orphan.owner == Owner::Process(from);
+        for orphan in self.orphans.values_mut().filter(owned) {
+            orphan.owner = Owner::Process(to);
         }
     }
 
@@ -316,24 +388,26 @@ impl Forest {
         self.orphans.is_empty()
     }
 
-    /// Of every orphan it is known whose it is, or that its leaf or its environment does not say so.
-    pub(super) fn all_judged(&self) -> bool {
-        let judged = |orphan: &Orphan| {
-            orphan.owner.is_some() || orphan.is_in_leaf || orphan.searched.is_some()
-        };
-        self.orphans.values().all(judged)
+    /// Of every orphan it is known whose it is, or it has not said so for long.
+    pub(super) fn all_judged(&self, now: Instant) -> bool {
+        self.orphans.values().all(|orphan| match orphan.owner {
+            Owner::Unreadable(since) => now.duration_since(since) >= UNREADABLE_TIMEOUT,
+            Owner::Exiting => false,
+            _ => true,
+        })
     }
 
     /// The orphans that belong to a process.
     pub(super) fn roots(&self, key: u64) -> Vec<i32> {
-        let owned = self.orphans.iter().filter(|(_, orphan)| orphan.owner == Some(key));
+        let is_owned = |orphan: &Orphan| orphan.owner == Owner::Process(key);
+        let owned = self.orphans.iter().filter(|(_, orphan)| is_owned(orphan));
         owned.map(|(pid, _)| *pid).collect()
     }
 
     /// Every orphan and all below it, of any process, but for those that were there before the keeper.
     pub(super) fn everyone(&self) -> Vec<Member> {
         let orphans = self.orphans.iter();
-        let adopted = orphans.filter(|(pid, orphan)| !self.is_earlier(**pid, orphan.start));
+        let adopted = orphans.filter(|(_, orphan)| orphan.owner != Owner::Earlier);
         let mut walk = self.walk(adopted.map(|(pid, _)| *pid).collect(), None);
         self.advance_walk(&mut walk, None, None);
         walk.members
@@ -414,6 +488,11 @@ pub(super) fn numbers(directory: &str) -> impl Iterator<Item = i32> + use<> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
+/// The process group of a process; 0: it has ended, or its group is of another PID namespace.
+fn group_of(pid: i32) -> i32 {
+    Stat::read(pid).map_or(0, |stat| stat.group)
+}
+
 /// The parent of a process.
 pub(super) fn parent(pid: i32) -> Option<i32> {
     Stat::read(pid).map(|stat| stat.parent)
@@ -447,6 +526,8 @@ pub(super) fn cpu_micros(pid: i32) -> Option<u64> {
 struct Stat {
     command: String,
     alive: bool,
+    /// Its main thread has ended.
+    is_zombie: bool,
     /// It runs, or waits for a CPU.
     runnable: bool,
     parent: i32,
@@ -465,6 +546,11 @@ impl Stat {
         Stat::parse(&String::from_utf8_lossy(&bytes))
     }
 
+    /// It is about to end: its memory goes before its children do, and before it is a zombie.
+    fn is_exiting(&self) -> bool {
+        self.flags & PF_EXITING != 0 && !self.is_zombie
+    }
+
     /// The command stands in parentheses and may itself have some.
     fn parse(line: &str) -> Option<Stat> {
         let (before, after) = line.rsplit_once(')')?;
@@ -474,9 +560,11 @@ impl Stat {
         // Without its main thread a program looks like a zombie, yet its other threads live.
         let threads: u32 = fields.get(17)?.parse().ok()?;
         let state = *fields.first()?;
+        let is_zombie = matches!(state, "Z" | "X" | "x");
         Some(Stat {
             command,
-            alive: !matches!(state, "Z" | "X" | "x") || threads > 1,
+            alive: !is_zombie || threads > 1,
+            is_zombie,
             runnable: state == "R",
             parent: number(1)?,
             group: number(2)?,

@@ -63,6 +63,9 @@ pub(super) struct Keeper {
     pub(super) kills: Vec<Kill>,
     /// The look at what is being killed that is under way.
     pub(super) look: Option<Pass>,
+    /// Whether it is known of all children whose they are, if the slice of the look that is under way
+    /// has found out.
+    pub(super) all_children_judged: Option<bool>,
     /// The search for descendants that the end of a process waits for, and its pid.
     pub(super) exit_search: Option<(i32, ending::ExitSearch)>,
     /// Processes with an output that found no ring.

@@ -126,10 +126,10 @@ pub enum Happening {
         /// After SIGKILL without any unkillable process: the tree is gone.
         outcome: TreeSignal,
     },
-    /// The keeper has looked who is there.
+    /// The keeper has looked which processes of the tree there are.
     Seen {
-        /// Them.
-        members: Vec<Descendant>,
+        /// What it found.
+        outcome: TreeSignal,
     },
     /// It has exited.
     Exited(Exit),
@@ -295,9 +295,9 @@ impl Life {
                     then.kill_failed = signal == super::signal::KILL && stopping.leader_remains;
                 }
             }
-            Happening::Seen { members } => {
+            Happening::Seen { outcome } => {
                 if let Life::Stopping(stopping) = self {
-                    then.asks.extend(stopping.seen(&members, now));
+                    then.asks.extend(stopping.seen(&outcome, now));
                 }
             }
             Happening::Exited(exit) => self.exited(exit, now, &mut then),

@@ -321,8 +321,10 @@ impl TryFrom<pb::Unkillable> for Unkillable {
 }
 
 impl From<TreeSignal> for pb::Killed {
-    fn from(TreeSignal { members, unkillable, leader_remains }: TreeSignal) -> pb::Killed {
+    fn from(outcome: TreeSignal) -> pb::Killed {
+        let TreeSignal { members, unkillable, leader_remains, may_miss_some } = outcome;
         pb::Killed {
+            may_miss_some,
             members: members.into_iter().map(Into::into).collect(),
             unkillable: unkillable.into_iter().map(Into::into).collect(),
             leader_remains,
@@ -334,8 +336,9 @@ impl TryFrom<pb::Killed> for TreeSignal {
     type Error = Refused;
 
     fn try_from(killed: pb::Killed) -> Result<TreeSignal, Refused> {
-        let pb::Killed { members, unkillable, leader_remains } = killed;
+        let pb::Killed { members, unkillable, leader_remains, may_miss_some } = killed;
         Ok(TreeSignal {
+            may_miss_some,
             members: members.into_iter().map(Into::into).collect(),
             unkillable: unkillable.into_iter().map(TryInto::try_into).collect::<Result<_, _>>()?,
             leader_remains,

@@ -88,7 +88,8 @@ impl Actor {
         tokio::task::spawn_blocking(move || {
             let unkillable = signal_leftovers(leftovers, number(ask));
             let members = unkillable.iter().map(|one| one.process.clone()).collect();
-            let outcome = TreeSignal { members, unkillable, leader_remains: true };
+            let outcome =
+                TreeSignal { members, unkillable, leader_remains: true, ..TreeSignal::default() };
             let _ = answers.send(Input::Answered { id, ask, outcome });
         });
     }
@@ -111,7 +112,7 @@ impl Actor {
         let keeper = self.keeper.clone();
         tokio::spawn(async move {
             let outcome = keeper.signal_tree(key, signal::KILL).await.unwrap_or_default();
-            let TreeSignal { members: ended, unkillable, leader_remains: _ } = outcome;
+            let TreeSignal { members: ended, unkillable, .. } = outcome;
             if !ended.is_empty() {
                 tracing::warn!(process = %id, ?ended, "ended what no record knows any more");
             }

@@ -294,7 +294,7 @@ impl State {
         }
         let happening = match ask {
             Ask::Signal(signal) => Happening::Signalled { signal, outcome },
-            Ask::Look => Happening::Seen { members: outcome.members },
+            Ask::Look => Happening::Seen { outcome },
         };
         self.happen(id, happening, now, then);
     }

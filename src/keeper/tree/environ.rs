@@ -42,10 +42,6 @@ impl Environment {
         Environment(content)
     }
 
-    pub(in crate::keeper) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// The value of a variable.
     pub(in crate::keeper) fn value(&self, name: &[u8]) -> Option<&[u8]> {
         let mut entries = self.0.split(|byte| *byte == 0);
@@ -63,11 +59,6 @@ pub(super) struct EnvironReader {
 }
 
 impl EnvironReader {
-    /// How many children the keeper has for this.
-    pub(super) fn count(&self) -> usize {
-        self.readers.len()
-    }
-
     /// Whether a child of the keeper is one of them.
     pub(super) fn owns(&self, pid: i32) -> bool {
         self.readers.iter().any(|reader| reader.pid() == pid)

@@ -1,5 +1,7 @@
 //! Orphans are placed once, in slices, and by what cannot be another's.
 
+use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
 use std::sync::{Arc, Mutex, mpsc};
 
 use super::*;
@@ -19,10 +21,6 @@ struct OneProcess;
 const KEY: u64 = 7;
 
 impl Known for OneProcess {
-    fn own(&self) -> usize {
-        0
-    }
-
     fn is_own(&self, _: i32) -> bool {
         false
     }
@@ -47,14 +45,16 @@ impl Known for OneProcess {
 /// This process in the keeper's place.
 fn forest() -> Forest {
     let keeper = std::process::id().cast_signed();
-    let (orphans, seen, earlier) = (HashMap::new(), HashMap::new(), HashMap::new());
+    let (orphans, seen) = (HashMap::new(), HashMap::new());
+    let (killed, earlier) = (HashMap::new(), HashMap::new());
     let environs = EnvironReader::default();
-    Forest { keeper, list: None, orphans, seen, earlier, environs }
+    let keeper_group = group_of(keeper);
+    Forest { keeper, keeper_group, list: None, orphans, seen, killed, earlier, environs }
 }
 
 fn shell(line: &str) -> std::process::Child {
     let mut command = std::process::Command::new("sh");
-    command.args(["-c", line]).env_remove("PROCYARD_ID");
+    command.args(["-c", line]).env_remove("PROCYARD_ID").process_group(0);
     command.stdin(std::process::Stdio::piped()).spawn().unwrap()
 }
 
@@ -67,10 +67,6 @@ fn end_child(mut child: std::process::Child) {
 struct AllOwn;
 
 impl Known for AllOwn {
-    fn own(&self) -> usize {
-        0
-    }
-
     fn is_own(&self, _: i32) -> bool {
         true
     }
@@ -97,7 +93,11 @@ fn child_whose_pid_becomes_known_is_no_orphan() {
     let child = shell("read x");
     let pid = child.id().cast_signed();
     let mut forest = forest();
-    let pass = || Pass { children: vec![pid], which: Which::Unplaced };
+    let pass = || Pass {
+        children: vec![pid],
+        which: Which::Unplaced,
+        killed_groups: KilledGroups::default(),
+    };
     assert!(forest.advance(&mut pass(), &OneProcess, None));
     assert!(forest.orphans.contains_key(&pid));
     assert!(forest.advance(&mut pass(), &AllOwn, None));
@@ -105,34 +105,48 @@ fn child_whose_pid_becomes_known_is_no_orphan() {
     end_child(child);
 }
 
+/// Bytes that the helpers have read that read environments.
+fn bytes_of_readers(forest: &Forest) -> u64 {
+    let readers = search_children(forest.keeper).filter(|pid| forest.is_reader(*pid));
+    let bytes_read = |reader| {
+        let io = fs::read_to_string(format!("/proc/{reader}/io")).unwrap();
+        let bytes = io.lines().find_map(|line| line.strip_prefix("rchar: "));
+        bytes.unwrap().parse::<u64>().unwrap()
+    };
+    readers.map(bytes_read).sum()
+}
+
 #[test]
 fn environment_is_searched_again_only_after_an_exec() {
     let mut child = shell("read x; PROCYARD_ID=a exec sleep 600");
     let pid = child.id().cast_signed();
     let mut forest = forest();
-    let mut place = || {
-        forest.place(pid, &OneProcess);
-        let orphan = &forest.orphans[&pid];
-        (orphan.owner, orphan.searched.clone())
+    let place = |forest: &mut Forest| {
+        forest.place(pid, &OneProcess, &mut KilledGroups::default());
+        forest.orphans[&pid].owner.clone()
     };
     let begin = Instant::now();
-    let mut first = place();
+    let mut first = place(&mut forest);
     // It has its environment when it has executed the shell. The kernel sets the name of the program before it
     // sets the end of the environment.
-    let is_empty = |searched: &Searched| searched.environ.0 == searched.environ.1;
-    while first.1.as_ref().is_none_or(is_empty)
+    let has_one = |owner: &Owner| match owner {
+        Owner::NotNamed(searched) => searched.environ.0 != searched.environ.1,
+        _ => false,
+    };
+    while !has_one(&first)
         || std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap() != "sh\n"
     {
         assert!(begin.elapsed().as_secs() < 60, "it has no environment");
-        first = place();
+        first = place(&mut forest);
     }
-    assert_eq!(place(), first);
-    assert_eq!(first.0, None);
+    let read = bytes_of_readers(&forest);
+    assert!(read > 0);
+    assert_eq!(place(&mut forest), first);
+    assert_eq!(bytes_of_readers(&forest), read, "its environment was searched again");
     drop(child.stdin.take());
-    while place().0.is_none() {
+    while place(&mut forest) != Owner::Process(KEY) {
         assert!(begin.elapsed().as_secs() < 60, "another environment was not searched");
     }
-    assert_eq!(place().0, Some(KEY));
     end_child(child);
 }
 
@@ -217,7 +231,7 @@ fn process_that_was_there_before_the_keeper_is_no_leftover() {
     let member = Member::find(earlier.id().cast_signed(), || true).unwrap();
     forest.earlier.extend([member.identity()]);
     for child in [&earlier, &later] {
-        forest.place(child.id().cast_signed(), &OneProcess);
+        forest.place(child.id().cast_signed(), &OneProcess, &mut KilledGroups::default());
     }
     let everyone: Vec<_> = forest.everyone().iter().map(|member| member.pid).collect();
     assert!(everyone.contains(&later.id().cast_signed()) && !everyone.contains(&member.pid));
@@ -235,12 +249,94 @@ fn process_that_was_seen_in_a_tree_stays_its_orphan() {
     let member = Member::find(pid, || true).unwrap();
     let another = Member { start: member.start + 1, ..member.clone() };
     forest.remember(KEY, &[another]);
-    forest.place(pid, &OneProcess);
-    assert_eq!(forest.orphans[&pid].owner, None, "its pid was another process's");
+    forest.place(pid, &OneProcess, &mut KilledGroups::default());
+    assert_ne!(forest.orphans[&pid].owner, Owner::Process(KEY), "its pid was another process's");
     forest.remember(KEY, &[member]);
-    forest.place(pid, &OneProcess);
-    assert_eq!(forest.orphans[&pid].owner, Some(KEY));
+    forest.place(pid, &OneProcess, &mut KilledGroups::default());
+    assert_eq!(forest.orphans[&pid].owner, Owner::Process(KEY));
     end_child(child);
+}
+
+#[test]
+fn orphan_of_a_killed_tree_is_killed_with_its_group() {
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "sleep 120 & read x"]).env("PROCYARD_ID", "a").process_group(0);
+    let (stdin, stdout) = (std::process::Stdio::piped(), std::process::Stdio::piped());
+    let mut child = command.stdin(stdin).stdout(stdout).spawn().unwrap();
+    let pid = child.id().cast_signed();
+    while Stat::read(pid).unwrap().environ.1 == 0 || search_children(pid).count() == 0 {
+        std::thread::yield_now();
+    }
+    let mut forest = forest();
+    assert!(forest.kill_orphans(KEY).is_empty());
+    place_until(&mut forest, pid, |owner| *owner == Owner::Process(KEY));
+    let killed: Vec<_> = forest.kill_orphans(KEY).iter().map(|member| member.pid).collect();
+    assert_eq!(killed, [pid]);
+    assert!(forest.kill_orphans(KEY).is_empty(), "it is listed once");
+    // The child of the orphan has the other end of the pipe, too.
+    let mut pipe = child.stdout.take().unwrap();
+    let (ended, is_ended) = mpsc::channel();
+    let reader = std::thread::spawn(move || ended.send(pipe.read_to_end(&mut Vec::new()).is_ok()));
+    assert_eq!(is_ended.recv_timeout(Duration::from_secs(60)), Ok(true));
+    reader.join().unwrap().unwrap();
+    child.wait().unwrap();
+}
+
+/// Waits for an orphan to be placed as `expected` says.
+fn place_until(forest: &mut Forest, pid: i32, expected: impl Fn(&Owner) -> bool) {
+    let begin = Instant::now();
+    loop {
+        forest.place(pid, &OneProcess, &mut KilledGroups::default());
+        let owner = &forest.orphans[&pid].owner;
+        if expected(owner) {
+            return;
+        }
+        assert!(begin.elapsed().as_secs() < 60, "{owner:?}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn orphan_that_is_about_to_end_may_have_children() {
+    let directory = tempfile::tempdir().unwrap();
+    let fifo = directory.path().join("fifo");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RUSR).unwrap();
+    let own_end = File::options().read(true).write(true).open(&fifo).unwrap();
+    let child = shell(&format!("exec 3<{}; read x", fifo.display()));
+    let pid = child.id().cast_signed();
+    let mut stdin = child.stdin.as_ref().unwrap();
+    let mut forest = forest();
+    place_until(&mut forest, pid, |owner| matches!(owner, Owner::NotNamed(_)));
+    while std::fs::read_link(format!("/proc/{pid}/fd/3")).is_err() {
+        std::thread::yield_now();
+    }
+    // While the splice waits for data, the kernel lets no process close the FIFO: the exit takes as long.
+    let (mut peer, socket) = std::os::unix::net::UnixStream::pair().unwrap();
+    let splice = std::thread::spawn(move || {
+        let flags = rustix::pipe::SpliceFlags::empty();
+        rustix::pipe::splice(&socket, None, &own_end, None, 1, flags).unwrap()
+    });
+    while !has_thread_in_splice() {
+        std::thread::yield_now();
+    }
+    stdin.write_all(b"\n").unwrap();
+    place_until(&mut forest, pid, |owner| *owner == Owner::Exiting);
+    assert!(!forest.all_judged(Instant::now() + 2 * UNREADABLE_TIMEOUT));
+    peer.write_all(b"x").unwrap();
+    assert_eq!(splice.join().unwrap(), 1);
+    place_until(&mut forest, pid, |owner| *owner == Owner::Ended);
+    assert!(forest.all_judged(Instant::now()));
+    end_child(child);
+}
+
+/// Whether a thread of this process waits in splice.
+fn has_thread_in_splice() -> bool {
+    let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let waits = |thread: std::fs::DirEntry| {
+        let call = std::fs::read_to_string(thread.path().join("syscall")).unwrap_or_default();
+        call.split(' ').next() == Some(&libc::SYS_splice.to_string())
+    };
+    threads.into_iter().any(waits)
 }
 
 #[test]

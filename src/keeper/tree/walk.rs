@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use rustix::fs::{Mode, OFlags, RawDir};
 
-use super::{Forest, Member, Stat, pids, read_from_start, search_children};
+use super::{Forest, Member, Stat, pids, read_from_start, search_children, signal_group};
 use crate::keeper::cgroup::{Cgroups, Leaf};
 
 /// Bytes of a directory of threads that are listed at a time: somewhat over a hundred entries.
@@ -43,6 +43,22 @@ impl Group {
     pub(in crate::keeper) fn has_its_root(&self) -> bool {
         let same = |stat: Stat| (stat.start, stat.group) == (self.root_start, self.number);
         Stat::read(self.root).is_some_and(same)
+    }
+}
+
+/// The groups that were killed in a step of a look. The kernel lets no process fork away from a group
+/// that is signalled, so once is enough; and it visits the zombies of the group, too, of which a bomb
+/// leaves thousands.
+#[derive(Default)]
+pub(in crate::keeper) struct KilledGroups(HashSet<i32>);
+
+impl KilledGroups {
+    /// Kills a group whose root was not reaped, unless it was killed already.
+    pub(in crate::keeper) fn kill(&mut self, group: &Group) {
+        if !self.0.contains(&group.number) && group.has_its_root() {
+            self.0.insert(group.number);
+            let _ = signal_group(group.number, libc::SIGKILL);
+        }
     }
 }
 
@@ -162,8 +178,8 @@ impl Forest {
         } else if stat.alive {
             walk.to_visit.extend(search_children(pid).map(|child| (child, pid)));
         }
-        if parent == self.keeper && stat.group != self.keeper {
-            walk.groups.push(Group { number: stat.group, root: pid, root_start: stat.start });
+        if parent == self.keeper {
+            walk.groups.extend(self.group(pid, &stat));
         }
         if stat.alive {
             walk.add(pid, stat);

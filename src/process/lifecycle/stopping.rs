@@ -126,7 +126,7 @@ impl Stopping {
         outcome: TreeSignal,
         now: Moment,
     ) -> Option<Ask> {
-        let TreeSignal { members, unkillable, leader_remains } = outcome;
+        let TreeSignal { members, unkillable, leader_remains, .. } = outcome;
         self.unanswered = self.unanswered.saturating_sub(1);
         if signal == signal::KILL {
             self.gone |= unkillable.is_empty();
@@ -145,9 +145,9 @@ impl Stopping {
         self.signal_wanted()
     }
 
-    pub(super) fn seen(&mut self, members: &[Descendant], now: Moment) -> Option<Ask> {
+    pub(super) fn seen(&mut self, outcome: &TreeSignal, now: Moment) -> Option<Ask> {
         self.unanswered = self.unanswered.saturating_sub(1);
-        if members.is_empty() {
+        if outcome.members.is_empty() && !outcome.may_miss_some {
             self.gone = true;
             self.unkillable = Vec::new();
         } else if !self.killing {
@@ -158,11 +158,10 @@ impl Stopping {
     }
 
     pub(super) fn exited(&mut self, exit: Exit, now: Moment) {
-        if exit.lingering.is_empty() {
-            self.gone = true;
-            self.unkillable = Vec::new();
-        } else if !self.killing && !self.leader_remains {
-            self.look_at = Some(after(now, self.pause));
+        // That an exit lists no descendant proves nothing: they may have changed parents meanwhile.
+        if !self.killing && !self.leader_remains {
+            let pause = if exit.lingering.is_empty() { Duration::ZERO } else { self.pause };
+            self.look_at = Some(after(now, pause));
         }
         self.leader_has_exited(now);
         self.exit = Some(Box::new(exit));

@@ -43,13 +43,24 @@ fn signalled(signal: i32, members: Vec<Descendant>) -> Happening {
     Happening::Signalled { signal, outcome }
 }
 
+fn seen(members: Vec<Descendant>) -> Happening {
+    Happening::Seen { outcome: TreeSignal { members, ..TreeSignal::default() } }
+}
+
+/// The keeper is asked at once which processes are left, and finds none.
+fn look_and_find_none(life: &mut Life) -> Ended {
+    let look = life.wake_at().unwrap();
+    assert_eq!(life.apply(Happening::Tick { stop: stop(10) }, look).asks, [Ask::Look]);
+    life.apply(seen(vec![]), look).ended.unwrap()
+}
+
 /// SIGKILL has left these.
 fn left(pids: &[u32], leader_remains: bool) -> Happening {
     let error = "operation not permitted".to_owned();
     let unkillable =
         |pid: &u32| Unkillable { process: someone(*pid), start_ticks: 1, error: error.clone() };
     let unkillable = pids.iter().map(unkillable).collect();
-    let outcome = TreeSignal { members: Vec::new(), unkillable, leader_remains };
+    let outcome = TreeSignal { unkillable, leader_remains, ..TreeSignal::default() };
     Happening::Signalled { signal: libc::SIGKILL, outcome }
 }
 
@@ -95,8 +106,27 @@ fn a_stop_that_is_obeyed_needs_no_kill() {
     let then = life.apply(order(10), 0);
     assert_eq!((then.events, then.asks), (vec![Kind::Stopping], vec![Ask::Signal(libc::SIGTERM)]));
     assert_eq!(life.apply(signalled(libc::SIGTERM, vec![someone(7)]), 1), Consequence::default());
-    let ended = life.apply(exited(vec![]), 2).ended.unwrap();
+    assert_eq!(life.apply(exited(vec![]), 2).ended, None);
+    let ended = look_and_find_none(&mut life);
     assert_eq!((ended.cause, ended.reached), (Cause::Killed, vec![someone(7)]));
+}
+
+#[test]
+fn descendants_that_an_exit_does_not_list_are_awaited_and_then_killed() {
+    let mut life = running();
+    let _ = life.apply(order(10), 0);
+    let _ = life.apply(signalled(libc::SIGTERM, vec![someone(7)]), 1);
+    assert_eq!(life.apply(exited(vec![]), 2).ended, None);
+    for _ in 0..2 {
+        let look = life.wake_at().unwrap();
+        assert_eq!(life.apply(Happening::Tick { stop: stop(10) }, look).asks, [Ask::Look]);
+        let outcome = TreeSignal { may_miss_some: true, ..TreeSignal::default() };
+        assert_eq!(life.apply(Happening::Seen { outcome }, look).ended, None);
+    }
+    let then = life.apply(Happening::Tick { stop: stop(10) }, 10 * SECOND);
+    assert_eq!(then.asks, [Ask::Signal(libc::SIGKILL)]);
+    let ended = life.apply(signalled(libc::SIGKILL, vec![someone(8)]), 11 * SECOND).ended.unwrap();
+    assert_eq!(ended.reached, [someone(7), someone(8)]);
 }
 
 #[test]
@@ -104,7 +134,8 @@ fn an_exit_that_overtakes_the_answer_to_a_signal_waits_for_it() {
     let mut life = running();
     let _ = life.apply(order(10), 0);
     assert_eq!(life.apply(exited(vec![]), 1).ended, None);
-    let ended = life.apply(signalled(libc::SIGTERM, vec![someone(7)]), 2).ended.unwrap();
+    let _ = life.apply(signalled(libc::SIGTERM, vec![someone(7)]), 2);
+    let ended = look_and_find_none(&mut life);
     assert_eq!(ended.reached, [someone(7)]);
 }
 
@@ -116,7 +147,7 @@ fn descendants_that_outlive_a_stopped_process_are_awaited_and_then_killed() {
     assert_eq!(life.apply(exited(vec![someone(8)]), 2).ended, None);
     let look = life.wake_at().unwrap();
     assert_eq!(life.apply(Happening::Tick { stop: stop(10) }, look).asks, [Ask::Look]);
-    let then = life.apply(Happening::Seen { members: vec![someone(8)] }, look);
+    let then = life.apply(seen(vec![someone(8)]), look);
     assert_eq!(then, Consequence::default());
     let then = life.apply(Happening::Tick { stop: stop(10) }, 10 * SECOND);
     assert_eq!(then.asks, [Ask::Signal(libc::SIGKILL)]);
@@ -295,7 +326,8 @@ fn who_is_wanted_to_be_over_is_not_started_again_whatever_it_was_stopped_for() {
         for _ in 0..2 {
             let _ = life.apply(signalled(libc::SIGTERM, vec![]), 2);
         }
-        let ended = life.apply(exited(vec![]), 3).ended.unwrap();
+        let _ = life.apply(exited(vec![]), 3);
+        let ended = look_and_find_none(&mut life);
         assert_eq!((ended.cause, ended.for_good), (Cause::TimedOut, wanted));
     }
 }
@@ -321,6 +353,8 @@ enum Move {
     Exit,
     /// One descendant ends.
     Leave,
+    /// The descendants change their parents whenever the keeper looks for them, for one look.
+    Miss,
 }
 
 fn moves() -> impl Strategy<Value = Vec<Move>> {
@@ -331,6 +365,7 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
         Just(Move::Answer),
         Just(Move::Exit),
         Just(Move::Leave),
+        Just(Move::Miss),
     ];
     proptest::collection::vec(one, 0..60)
 }
@@ -343,6 +378,8 @@ struct Model {
     /// News of the exit is on its way or has come.
     told: bool,
     descendants: u32,
+    /// The next exit or look does not find the descendants.
+    misses: bool,
     requests: Vec<Ask>,
     events: Vec<Kind>,
     ends: usize,
@@ -373,7 +410,7 @@ impl Model {
     fn exit(&mut self, life: &mut Life) {
         if std::mem::take(&mut self.running) {
             self.told = true;
-            let lingering = self.left();
+            let lingering = if self.misses { Vec::new() } else { self.left() };
             self.happen(life, exited(lingering));
         }
     }
@@ -394,9 +431,13 @@ impl Model {
                 let members = self.left();
                 self.happen(life, signalled(signal, members));
             }
+            Ask::Look if std::mem::take(&mut self.misses) => {
+                let outcome = TreeSignal { may_miss_some: true, ..TreeSignal::default() };
+                self.happen(life, Happening::Seen { outcome });
+            }
             Ask::Look => {
                 let members = self.left();
-                self.happen(life, Happening::Seen { members });
+                self.happen(life, seen(members));
             }
         }
     }
@@ -419,6 +460,7 @@ impl Model {
             }
             Move::Answer => self.answer(life),
             Move::Exit => self.exit(life),
+            Move::Miss => self.misses = true,
             Move::Leave => self.descendants = self.descendants.saturating_sub(1),
         }
     }

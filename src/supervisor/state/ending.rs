@@ -121,7 +121,7 @@ impl State {
         outcome: TreeSignal,
         then: &mut Effects,
     ) {
-        let TreeSignal { members: reached, unkillable, leader_remains: _ } = outcome;
+        let TreeSignal { members: reached, unkillable, .. } = outcome;
         let Record { birth, launch, .. } = *seen.record;
         let same = |slot: &&mut Slot| (slot.record.birth, slot.record.launch) == (birth, launch);
         if let Some(slot) = self.slots.get_mut(&seen.record.id).filter(same) {

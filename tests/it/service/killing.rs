@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 use tonic::Code;
 
 use crate::support::service::*;
-use crate::support::{alive, soon};
+use crate::support::{alive, have, hide_cgroups, is_root, soon};
 
 async fn killed(client: &mut Client, request: pb::KillRequest) -> pb::KillResponse {
     soon(client.kill(request)).await.unwrap().into_inner()
@@ -84,6 +84,38 @@ async fn a_descendant_that_outlives_its_process_is_waited_for_and_killed() {
     assert_eq!(how(&answer), (Some(15), Cause::Killed), "the process itself has heeded the signal");
     assert_eq!((answer.killed.len(), answer.killed[0].pid), (2, process.pid));
     assert!(!alive(answer.killed[1].pid));
+}
+
+/// Descendants that ignore SIGTERM and fork and exit all the time: no look finds them for sure.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn descendants_that_change_parents_are_killed_after_the_grace_period() {
+    if !have(&["perl"]) {
+        return;
+    }
+    let service =
+        if is_root() { TestService::start_with(hide_cgroups) } else { TestService::start() };
+    let mut client = service.client().await;
+    let cwd = service.directory.path().join("home");
+    std::fs::create_dir(&cwd).unwrap();
+    // Should they escape, they end by themselves.
+    let line = "use POSIX; $end = time + 20; $| = 1; \
+                for (1..3) { if (!fork) { $SIG{TERM} = 'IGNORE'; while (time < $end) { \
+                exit if fork; POSIX::setsid(); select(undef, undef, undef, 0.0003) } exit } } \
+                print 'ready'; sleep 30";
+    for n in 0..3 {
+        let id = format!("p{n}");
+        let spec = pb::Spec {
+            cwd: cwd.to_str().unwrap().into(),
+            ..stopped_by("TERM", 300, argv(&["perl", "-e", line]))
+        };
+        begin_ready(&mut client, &id, spec).await;
+        let answer = killed(&mut client, kill(&id)).await;
+        assert_eq!(how(&answer), (Some(15), Cause::Killed));
+        for _ in 0..10 {
+            assert_eq!(inhabitants(&cwd), [0; 0]);
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
