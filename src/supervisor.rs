@@ -13,6 +13,7 @@
 mod actor;
 mod archives;
 mod caller_budget;
+mod caller_turns;
 mod confining;
 mod effects;
 mod errands;
@@ -55,6 +56,7 @@ use crate::store::{Loaded, Store};
 use crate::telemetry::request::{self, RequestId};
 use actor::{Actor, Queue, READERS, now};
 use archives::Archives;
+use caller_turns::{CallerTurns, MAX_TREE_SIGNALS_OF_CALLER};
 use confining::Confiner;
 use followers::Followers;
 use launch::Ground;
@@ -248,6 +250,7 @@ impl Supervisor {
             readers: Arc::new(Semaphore::new(READERS)),
             archives: Arc::clone(&archives),
             workers: Arc::clone(&workers),
+            tree_signals: CallerTurns::new(MAX_TREE_SIGNALS_OF_CALLER),
             calls: receiver,
             request: None,
             stage,

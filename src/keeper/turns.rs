@@ -27,8 +27,10 @@ use crate::protocol::{pb, socket};
 
 /// What starts, and what exits, may take of one turn.
 pub(super) const BUDGET: Duration = Duration::from_micros(500);
-/// Starts and kills that wait; beyond, nothing more is read from the server.
-const MAX_QUEUED: usize = 1024;
+/// Starts that wait, and kills; beyond, nothing more is read from the server. A kill can wait for seconds, for a
+/// tree that SIGKILL does not end, so that kills must not hold back starts.
+const MAX_STARTS: usize = 1024;
+const MAX_KILLS: usize = 4096;
 /// Further reads of an output that brought much, before others have their turn.
 const MOST_READS: usize = 3;
 /// How often a kill is looked at again, should an event be missing.
@@ -288,8 +290,8 @@ impl Keeper {
     /// So much is under way for the server that nothing more is taken from it.
     fn is_full(&self) -> bool {
         let starts = self.starts.len() + self.busy.len() + self.starting.len();
-        let queued = starts + self.kills.len();
-        queued >= MAX_QUEUED || self.link.as_ref().is_some_and(Link::crowded)
+        let queue_full = starts >= MAX_STARTS || self.kills.len() >= MAX_KILLS;
+        queue_full || self.link.as_ref().is_some_and(Link::crowded)
     }
 
     fn flush(&mut self) {

@@ -12,6 +12,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::Instant;
 
 use super::archives::Archives;
+use super::caller_turns::CallerTurns;
 use super::effects::{Action, Effects};
 use super::launch::Ground;
 use super::registry::Registry;
@@ -64,6 +65,8 @@ pub(super) struct Actor {
     pub(super) archives: Arc<Archives>,
     pub(super) workers: Arc<WorkerPool>,
     pub(super) calls: mpsc::Receiver<(Arc<Caller>, Option<RequestId>, Call)>,
+    /// Signals to trees that the keeper was asked for.
+    pub(super) tree_signals: CallerTurns,
     /// Of the call that was taken last, until it is applied: for the log alone.
     pub(super) request: Option<RequestId>,
     pub(super) stage: watch::Sender<Stage>,
@@ -404,12 +407,12 @@ impl Actor {
             }
             Action::Spawn { record, earlier } => self.spawn(record, earlier),
             Action::Probe { record, entry, held } => self.probe(&record, &entry, held),
-            Action::Ask { id, key, ask } => self.ask(id, key, ask),
+            Action::Ask { id, by, key, ask } => self.ask(id, &by, key, ask),
             Action::AskLeftovers { id, leftovers, ask } => self.ask_leftovers(id, leftovers, ask),
             Action::KillRest { key, seen } => self.kill_rest(key, seen),
             Action::Release(key) => self.release(key),
-            Action::KillStray { id, key } => self.free_rest(id, key, Vec::new()),
-            Action::FreeRest { id, key, replies } => self.free_rest(id, key, replies),
+            Action::KillStray { id, by, key } => self.free_rest(id, &by, key, Vec::new()),
+            Action::FreeRest { id, by, key, replies } => self.free_rest(id, &by, key, replies),
             Action::Archive { record, key, ring } => self.archive(record, key, ring),
             Action::RemoveTranscript { birth, run } => self.remove_transcript(birth, run),
             Action::RemoveScript(record) => self.remove_script(record),

@@ -82,7 +82,7 @@ pub(super) enum Action {
     /// Finds out when a process is ready.
     Probe { record: Arc<Record>, entry: Arc<Entry>, held: Held },
     /// Asks the keeper something about a tree, for the life of the process.
-    Ask { id: Arc<str>, key: u64, ask: Ask },
+    Ask { id: Arc<str>, by: String, key: u64, ask: Ask },
     /// Asks the kernel the same about processes that an earlier keeper could not end.
     AskLeftovers { id: Arc<str>, leftovers: Vec<Unkillable>, ask: Ask },
     /// Kills who outlived a finished process.
@@ -90,9 +90,9 @@ pub(super) enum Action {
     /// Lets the keeper forget a process.
     Release(u64),
     /// Kills and forgets what no record knows.
-    KillStray { id: Arc<str>, key: u64 },
+    KillStray { id: Arc<str>, by: String, key: u64 },
     /// Kills and forgets who outlived a process that is freed.
-    FreeRest { id: Arc<str>, key: u64, replies: Vec<Reply<()>> },
+    FreeRest { id: Arc<str>, by: String, key: u64, replies: Vec<Reply<()>> },
     /// Writes the transcript of a finished process to a file.
     Archive { record: Arc<Record>, key: u64, ring: Arc<Ring> },
     /// Removes the transcript of a run from the disk.

@@ -70,9 +70,11 @@ impl Actor {
         });
     }
 
-    pub(super) fn ask(&self, id: Arc<str>, key: u64, ask: Ask) {
+    pub(super) fn ask(&self, id: Arc<str>, by: &str, key: u64, ask: Ask) {
         let (keeper, answers) = (self.keeper.clone(), self.queue.answers());
+        let turns = self.tree_signals.for_caller(by);
         tokio::spawn(async move {
+            let _turn = turns.acquire().await;
             failpoint::reach(Point::SignalAsked);
             let outcome = keeper.signal_tree(key, number(ask)).await;
             failpoint::reach(Point::SignalAnswered);
@@ -96,7 +98,9 @@ impl Actor {
 
     pub(super) fn kill_rest(&self, key: u64, seen: Seen) {
         let (keeper, answers) = (self.keeper.clone(), self.queue.answers());
+        let turns = self.tree_signals.for_caller(&seen.record.by);
         tokio::spawn(async move {
+            let _turn = turns.acquire().await;
             let outcome = keeper.signal_tree(key, signal::KILL).await.unwrap_or_default();
             let _ = answers.send(Input::RestKilled { key, seen, outcome });
         });
@@ -108,9 +112,10 @@ impl Actor {
     }
 
     /// Ends whoever is left of something, lets the keeper forget it, and then answers.
-    pub(super) fn free_rest(&self, id: Arc<str>, key: u64, replies: Vec<Reply<()>>) {
-        let keeper = self.keeper.clone();
+    pub(super) fn free_rest(&self, id: Arc<str>, by: &str, key: u64, replies: Vec<Reply<()>>) {
+        let (keeper, turns) = (self.keeper.clone(), self.tree_signals.for_caller(by));
         tokio::spawn(async move {
+            let _turn = turns.acquire().await;
             let outcome = keeper.signal_tree(key, signal::KILL).await.unwrap_or_default();
             let TreeSignal { members: ended, unkillable, .. } = outcome;
             if !ended.is_empty() {

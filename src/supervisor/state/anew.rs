@@ -91,7 +91,11 @@ impl State {
             }
         }
         let strays = self.take_orphans(strays, now, then);
-        let stray = |stray: Adopted| Action::KillStray { id: stray.id.into(), key: stray.key };
+        let stray = |stray: Adopted| Action::KillStray {
+            id: stray.id.into(),
+            by: String::new(),
+            key: stray.key,
+        };
         then.actions.extend(strays.into_iter().map(stray));
         self.closed = false;
         self.retain(now, then);

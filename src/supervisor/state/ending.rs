@@ -74,7 +74,11 @@ impl State {
         release_if_empty(slot, &mut self.keys, then);
         slot.count(&mut self.usage);
         let place = slot.place.take();
-        let stray = |held: Held| Action::KillStray { id: Arc::clone(id), key: held.key };
+        let by = &slot.record.by;
+        let stray = |held: Held| {
+            let (id, by) = (Arc::clone(id), by.clone());
+            Action::KillStray { id, by, key: held.key }
+        };
         then.actions.extend(slot.outdated.take().map(stray));
         then.changes.push(Change::Update(Arc::clone(&slot.record)));
         then.actions.push(Action::Publish(Arc::clone(&slot.entry), slot.seen()));
@@ -186,9 +190,10 @@ impl State {
         }
         if let (Some(key), Some(slot)) = (rest, self.slots.get_mut(id)) {
             slot.held = None;
+            let (id, by) = (Arc::clone(id), slot.record.by.clone());
             self.keys.remove(&key);
-            self.remove(id, now, then);
-            return then.actions.push(Action::FreeRest { id: Arc::clone(id), key, replies });
+            self.remove(&id, now, then);
+            return then.actions.push(Action::FreeRest { id, by, key, replies });
         }
         self.remove(id, now, then);
         then.actions.extend(replies.into_iter().map(|reply| Action::AnswerDelete(reply, Ok(()))));

@@ -144,7 +144,10 @@ impl Slot {
         let id = Arc::clone(&self.record.id);
         let leftovers = &self.record.unkillable;
         match &self.held {
-            Some(held) => Some(Action::Ask { id, key: held.key, ask }),
+            Some(held) => {
+                let by = self.record.by.clone();
+                Some(Action::Ask { id, by, key: held.key, ask })
+            }
             None if leftovers.is_empty() => None,
             None => Some(Action::AskLeftovers { id, leftovers: leftovers.clone(), ask }),
         }

@@ -3,12 +3,14 @@
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use futures_util::{StreamExt, stream};
 use procyard::grpc::pb;
 
 use super::PROMPT;
+use super::unkillable::Tracer;
 use crate::support::callers::{KnowingService, TokenClient};
 use crate::support::service::*;
-use crate::support::soon;
+use crate::support::{skip, soon, stat, until};
 
 const CALLERS: [(&str, &str); 2] = [("a", "operator,owner=a"), ("b", "operator,owner=b")];
 
@@ -18,6 +20,10 @@ const PROCESSES: usize = 40;
 /// How often it kills all of them, and how many of these calls are under way at a time.
 const KILLS: usize = 450;
 const KILLS_AT_A_TIME: usize = 150;
+
+/// Traced processes of one caller, and how many of these it may have killed at a time.
+const TRACED: usize = 600;
+const KILLS_OF_CALLER: usize = 256;
 
 async fn begins(client: &mut TokenClient, id: String, line: &str) {
     soon(client.start(start(&id, shell(line)))).await.unwrap();
@@ -53,4 +59,41 @@ async fn cancelled_kills_leave_another_callers_kill_prompt() {
     assert!(begin.elapsed() < PROMPT, "{:?}", begin.elapsed());
     // The end of the service would wait for their grace period.
     soon(a.clone().kill(pb::KillRequest { force: true, ..kill_all(0) })).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kills_that_wait_are_few_at_a_time_for_each_caller() {
+    let known = KnowingService::start(&CALLERS).await;
+    let (a, mut b) = (known.caller("a").await, known.caller("b").await);
+    let starts = (0..TRACED).map(|n| {
+        let (mut a, request) = (a.clone(), start(&format!("p{n}"), argv(&["sleep", "600"])));
+        async move { a.start(request).await.unwrap().into_inner().process.unwrap().pid }
+    });
+    // Fewer calls at a time than a caller may have.
+    let pids: Vec<u32> = soon(stream::iter(starts).buffered(64).collect()).await;
+    let Some(tracer) = Tracer::seize(pids.clone()) else {
+        return skip("the kernel does not permit to trace here");
+    };
+    let request = pb::KillRequest { force: true, ..kill_all(0) };
+    let begin = Instant::now();
+    let mut killer = a.clone();
+    let kill = tokio::spawn(async move { killer.kill(request).await.map(drop) });
+    // Until its tracer ends, each of them remains a zombie.
+    let zombies =
+        || pids.iter().filter(|pid| stat(**pid).first().is_some_and(|s| s == "Z")).count();
+    until("some are killed", || zombies() > 0).await;
+    // Others are served, until the keeper has killed all that it was asked to.
+    let mut killed = 0;
+    while zombies() > killed {
+        killed = zombies();
+        for n in 0..3 {
+            let id = format!("beside-{killed}-{n}");
+            soon(b.start(run(&id, argv(&["/bin/true"])))).await.unwrap();
+        }
+    }
+    // The keeper gives up on the first of them after 4 s.
+    let is_in_time = begin.elapsed() < Duration::from_secs(3);
+    assert!(!is_in_time || killed <= KILLS_OF_CALLER, "{killed} are killed at a time");
+    tracer.end();
+    soon(kill).await.unwrap().unwrap();
 }

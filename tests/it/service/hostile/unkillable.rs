@@ -198,29 +198,31 @@ fn unprivileged_again(command: &mut Command) {
     command.uid(NOBODY).gid(NOBODY);
 }
 
-/// A thread that traces a process until its end is requested.
-struct Tracer {
+/// A thread that traces processes until its end is requested.
+pub(super) struct Tracer {
     end: mpsc::Sender<()>,
     thread: JoinHandle<()>,
 }
 
 impl Tracer {
     /// None: the kernel does not permit it.
-    fn seize(pid: u32) -> Option<Tracer> {
+    pub(super) fn seize(pids: Vec<u32>) -> Option<Tracer> {
         let (end, until_end) = mpsc::channel();
         let (told, seized) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             let none = std::ptr::null_mut::<libc::c_void>();
-            // SAFETY: no pointer is passed but null.
-            let seized = unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid, none, none) };
-            told.send(seized == 0).unwrap();
+            let seize = |pid: &u32| {
+                // SAFETY: no pointer is passed but null.
+                unsafe { libc::ptrace(libc::PTRACE_SEIZE, *pid, none, none) == 0 }
+            };
+            told.send(pids.iter().all(seize)).unwrap();
             // The kernel detaches what a thread traces when the thread ends.
             let _ = until_end.recv();
         });
         seized.recv().unwrap().then_some(Tracer { end, thread })
     }
 
-    fn end(self) {
+    pub(super) fn end(self) {
         drop(self.end);
         self.thread.join().unwrap();
     }
@@ -231,7 +233,7 @@ async fn traced_zombie_stays_stopping_until_its_tracer_ends() {
     let service = TestService::start();
     let mut client = service.client().await;
     let leader = begin(&mut client, "a", stopped_by("TERM", 100, argv(&["sleep", "600"]))).await;
-    let Some(tracer) = Tracer::seize(leader.pid) else {
+    let Some(tracer) = Tracer::seize(vec![leader.pid]) else {
         return skip("the kernel does not permit to trace here");
     };
     let answer = killed(&mut client, "a").await;
