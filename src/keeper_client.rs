@@ -21,7 +21,7 @@ use crate::process::{
     TreeSignal, step,
 };
 use crate::protocol::{self, Version, pb};
-use connection::{Answered, Ask, Connection};
+use connection::{Answered, Ask, Connection, Request};
 use link::Link;
 use pb::to_keeper::Body;
 
@@ -69,6 +69,17 @@ pub struct Welcome {
     /// Servers that it has started, this one among them; 0: it is too old to count them, or starts
     /// none.
     pub server_starts: u64,
+}
+
+/// A launch as it is sent to the keeper. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct EncodedLaunch(Request);
+
+impl EncodedLaunch {
+    /// Bytes that are sent.
+    pub fn bytes(&self) -> usize {
+        self.0.len()
+    }
 }
 
 /// A process that was started.
@@ -227,9 +238,9 @@ impl Keeper {
         }
     }
 
-    /// Starts a process. A repeated spawn of the same id and run finds the first.
+    /// Encodes a launch, which takes a while if it is large.
     /// One that is confined is refused where the keeper is too old to know of that.
-    pub async fn spawn(&self, launch: Launch) -> Result<Spawned, KeeperError> {
+    pub fn encode(&self, launch: Launch) -> Result<EncodedLaunch, KeeperError> {
         if !launch.limits.is_none() && !self.version.confines() {
             let (step, errno) = (step::LIMIT_TREE.into(), libc::EOPNOTSUPP);
             return Err(Refused::SpawnFailed { step, errno, path: String::new() }.into());
@@ -239,7 +250,17 @@ impl Keeper {
             let what = format!("a keeper of version {version} cannot confine a process");
             return Err(Refused::Version(what).into());
         }
-        match self.ask(Body::Spawn(launch.into())).await? {
+        Ok(EncodedLaunch(Request::new(Body::Spawn(launch.into()))?))
+    }
+
+    /// Starts a process. A repeated spawn of the same id and run finds the first.
+    pub async fn spawn(&self, launch: Launch) -> Result<Spawned, KeeperError> {
+        self.spawn_encoded(self.encode(launch)?).await
+    }
+
+    /// Starts a process whose launch was encoded.
+    pub async fn spawn_encoded(&self, launch: EncodedLaunch) -> Result<Spawned, KeeperError> {
+        match send(&self.asks, launch.0).await? {
             Answered::Spawned(spawned) => Ok(spawned),
             other => Err(unexpected(&other)),
         }
@@ -327,13 +348,13 @@ async fn hello(asks: &mpsc::Sender<Ask>, version: u32) -> Result<(Version, Welco
 }
 
 async fn ask(asks: &mpsc::Sender<Ask>, body: Body) -> Result<Answered, KeeperError> {
-    let message = pb::ToKeeper { request: 0, body: Some(body) };
-    if protocol::too_long(&message) {
-        return Err(Refused::Invalid("more than 16 MiB in one request".into()).into());
-    }
+    send(asks, Request::new(body)?).await
+}
+
+async fn send(asks: &mpsc::Sender<Ask>, request: Request) -> Result<Answered, KeeperError> {
     let (answer, answered) = oneshot::channel();
     let gone = |_| KeeperError::Disconnected;
-    asks.send(Ask { message, answer }).await.map_err(|_| KeeperError::Disconnected)?;
+    asks.send(Ask { request, answer }).await.map_err(|_| KeeperError::Disconnected)?;
     Ok(answered.await.map_err(gone)??)
 }
 

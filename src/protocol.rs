@@ -42,6 +42,14 @@ pub fn encode(message: &impl Message, to: &mut impl BufMut) {
     message.encode_raw(to);
 }
 
+/// Appends a request behind its length: its number, and what was encoded without it.
+pub fn encode_request(number: u64, encoded: &[u8], to: &mut impl BufMut) {
+    let number = pb::ToKeeper { request: number, body: None };
+    to.put_u32_le((number.encoded_len() + encoded.len()) as u32);
+    number.encode_raw(to);
+    to.put_slice(encoded);
+}
+
 /// Takes the next whole message off the front of what was received.
 pub fn decode<M: Message + Default>(from: &mut BytesMut) -> Result<Option<M>, ProtocolError> {
     let Some(length) = from.first_chunk::<4>() else {
@@ -82,6 +90,16 @@ mod tests {
             }
         }
         assert_eq!(versions, [1, 300]);
+    }
+
+    #[test]
+    fn request_is_the_same_when_encoded_before_its_number_is_known() {
+        let body = Some(pb::to_keeper::Body::Release(pb::Release { key: 7 }));
+        let encoded = pb::ToKeeper { request: 0, body: body.clone() }.encode_to_vec();
+        let mut wire = BytesMut::new();
+        encode_request(300, &encoded, &mut wire);
+        let request = decode(&mut wire).unwrap();
+        assert_eq!(request, Some(pb::ToKeeper { request: 300, body }));
     }
 
     #[test]

@@ -60,6 +60,7 @@ use caller_turns::{CallerTurns, MAX_TREE_SIGNALS_OF_CALLER};
 use confining::Confiner;
 use followers::Followers;
 use launch::Ground;
+use readiness::MAX_ATTEMPTS_OF_CALLER;
 use registry::Registry;
 use saving::Saver;
 use state::{Call, Left, Starter};
@@ -74,7 +75,7 @@ pub use limits::enforceable as enforceable_limits;
 pub use observe::{Observer, QuietFrom, Waited, figures, observable};
 pub use queue::{Capacity, Place};
 pub use quota::{Bound, LATER, Quota, Quotas, Reached};
-pub use readiness::{Candidate, ready};
+pub use readiness::{AttemptTurns, Candidate, ready};
 pub use recovery::CurrentKeeper;
 pub use registry::{Counts, Entry, Held, Page, Seen};
 pub use replay::{SCREEN_BYTES, Typist};
@@ -250,6 +251,7 @@ impl Supervisor {
             readers: Arc::new(Semaphore::new(READERS)),
             archives: Arc::clone(&archives),
             workers: Arc::clone(&workers),
+            attempts: CallerTurns::new(MAX_ATTEMPTS_OF_CALLER),
             tree_signals: CallerTurns::new(MAX_TREE_SIGNALS_OF_CALLER),
             calls: receiver,
             request: None,

@@ -9,7 +9,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
+use prost::Message;
 use tokio::io::Interest;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -27,9 +28,32 @@ use pb::to_keeper::Body as Asked;
 /// Bytes on their way out beyond which no further request is taken.
 const CROWDED: usize = 1 << 20;
 
+/// A request without its number. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct Request {
+    encoded: Bytes,
+    then: Then,
+}
+
+impl Request {
+    pub(super) fn new(body: Asked) -> Result<Request, Refused> {
+        let then = Then::of(&body);
+        let mut message = pb::ToKeeper { request: u64::MAX, body: Some(body) };
+        if protocol::too_long(&message) {
+            return Err(Refused::Invalid("more than 16 MiB in one request".into()));
+        }
+        message.request = 0;
+        Ok(Request { encoded: message.encode_to_vec().into(), then })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.encoded.len()
+    }
+}
+
 /// A request and who waits for its answer.
 pub(super) struct Ask {
-    pub(super) message: pb::ToKeeper,
+    pub(super) request: Request,
     pub(super) answer: oneshot::Sender<Result<Answered, Refused>>,
 }
 
@@ -51,6 +75,7 @@ struct Pending {
 
 /// What becomes of the known state of a process when a request succeeds. Reports say the same, but
 /// come only with other news, and whoever asked must not see the state of before.
+#[derive(Clone, Copy, Debug)]
 enum Then {
     Nothing,
     /// It begins, with an input that is open or not.
@@ -64,17 +89,17 @@ enum Then {
 }
 
 impl Then {
-    fn of(asked: Option<&Asked>) -> Then {
+    fn of(asked: &Asked) -> Then {
         match asked {
-            Some(Asked::Spawn(spawn)) => Then::Begins {
+            Asked::Spawn(spawn) => Then::Begins {
                 open: match spawn.io {
                     Some(pb::spawn::Io::Terminal(_)) => true,
                     Some(pb::spawn::Io::Pipes(pb::Pipes { stdin, .. })) => stdin,
                     None => false,
                 },
             },
-            Some(Asked::WriteInput(write)) => Then::Writes(write.key),
-            Some(Asked::Release(release)) => Then::Releases(release.key),
+            Asked::WriteInput(write) => Then::Writes(write.key),
+            Asked::Release(release) => Then::Releases(release.key),
             _ => Then::Nothing,
         }
     }
@@ -171,12 +196,10 @@ impl Connection {
         }
     }
 
-    fn ask(&mut self, Ask { mut message, answer }: Ask) {
+    fn ask(&mut self, Ask { request: Request { encoded, then }, answer }: Ask) {
         self.last_request += 1;
-        message.request = self.last_request;
-        self.link.push(&message);
-        let then = Then::of(message.body.as_ref());
-        self.pending.insert(message.request, Pending { answer, then });
+        self.link.push_request(self.last_request, &encoded);
+        self.pending.insert(self.last_request, Pending { answer, then });
     }
 
     fn receive(&mut self) -> io::Result<()> {

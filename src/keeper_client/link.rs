@@ -12,7 +12,7 @@ use bytes::{Buf, BytesMut};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 
-use crate::protocol::{encode, pb, socket};
+use crate::protocol::{encode, encode_request, pb, socket};
 
 /// How long nothing was sent before a busy server beats between two pieces of work. Two beats of the
 /// heartbeat task; the keeper waits for five.
@@ -53,6 +53,10 @@ impl Link {
 
     pub(super) fn push(&self, message: &pb::ToKeeper) {
         encode(message, &mut *self.outbox());
+    }
+
+    pub(super) fn push_request(&self, number: u64, encoded: &[u8]) {
+        encode_request(number, encoded, &mut *self.outbox());
     }
 
     /// Sends what the socket takes.

@@ -65,6 +65,8 @@ pub(super) struct Actor {
     pub(super) archives: Arc<Archives>,
     pub(super) workers: Arc<WorkerPool>,
     pub(super) calls: mpsc::Receiver<(Arc<Caller>, Option<RequestId>, Call)>,
+    /// Attempts of readiness commands that are made and launched.
+    pub(super) attempts: CallerTurns,
     /// Signals to trees that the keeper was asked for.
     pub(super) tree_signals: CallerTurns,
     /// Of the call that was taken last, until it is applied: for the log alone.
@@ -407,6 +409,8 @@ impl Actor {
             }
             Action::Spawn { record, earlier } => self.spawn(record, earlier),
             Action::Probe { record, entry, held } => self.probe(&record, &entry, held),
+            // The task of the attempt asks the keeper, or says that it does not.
+            Action::BeginAttempt(attempt) => drop(attempt.send(())),
             Action::Ask { id, by, key, ask } => self.ask(id, &by, key, ask),
             Action::AskLeftovers { id, leftovers, ask } => self.ask_leftovers(id, leftovers, ask),
             Action::KillRest { key, seen } => self.kill_rest(key, seen),

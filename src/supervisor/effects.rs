@@ -81,6 +81,8 @@ pub(super) enum Action {
     Spawn { record: Arc<Record>, earlier: Option<Held> },
     /// Finds out when a process is ready.
     Probe { record: Arc<Record>, entry: Arc<Entry>, held: Held },
+    /// Lets an attempt of a readiness command begin.
+    BeginAttempt(oneshot::Sender<()>),
     /// Asks the keeper something about a tree, for the life of the process.
     Ask { id: Arc<str>, by: String, key: u64, ask: Ask },
     /// Asks the kernel the same about processes that an earlier keeper could not end.
@@ -132,7 +134,10 @@ impl Effects {
     pub(super) fn take_urgent(&mut self) -> Effects {
         let unchanged = self.changes.is_empty();
         let urgent = |action: &mut Action| match action {
-            Action::Ask { .. } | Action::AskLeftovers { .. } | Action::Probe { .. } => true,
+            Action::Ask { .. }
+            | Action::AskLeftovers { .. }
+            | Action::Probe { .. }
+            | Action::BeginAttempt(_) => true,
             Action::AllOver => false,
             _ => unchanged,
         };

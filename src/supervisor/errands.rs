@@ -2,6 +2,7 @@
 //!
 //! Owns no state: each errand ends in an answer to whoever asked, or in an input for the state.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -10,9 +11,10 @@ use super::archives::Archives;
 use super::effects::Reply;
 use super::error::Error;
 use super::launch::Ground;
-use super::readiness::{Candidate, prints, ready};
+use super::readiness::{AttemptTurns, Candidate, prints, ready};
 use super::registry::{Entry, Held, Seen};
 use super::state::Input;
+use super::worker_pool::Workers;
 use crate::failpoint::{self, Point};
 use crate::keeper::signal_leftovers;
 use crate::keeper_client::{Keeper, Report, Spawned};
@@ -21,13 +23,17 @@ use crate::process::lifecycle::Ask;
 use crate::process::{Launch, Record, State, TreeSignal, Unkillable, signal};
 use crate::transcript::Ring;
 
+/// Bytes of a spec up to which its launch is made on the main thread.
+const MAX_INLINE_SPEC_BYTES: usize = 64 << 10;
+
 impl Actor {
     pub(super) fn spawn(&self, record: Arc<Record>, earlier: Option<Held>) {
         let (keeper, answers) = (self.keeper.clone(), self.queue.answers());
         let (ground, metrics) = (Arc::clone(&self.ground), self.metrics.clone());
+        let workers = self.workers.for_caller(&record.by);
         tokio::spawn(async move {
             let id = Arc::clone(&record.id);
-            let result = start(&keeper, ground, record, earlier, &metrics).await;
+            let result = start(&keeper, ground, record, earlier, &workers, &metrics).await;
             let _ = answers.send(Input::Spawned { id, result });
         });
     }
@@ -41,17 +47,20 @@ impl Actor {
         let (of, answers) = (Arc::clone(&id), self.queue.answers());
         let tell =
             move |why| drop(answers.send(Input::NotReady { id: Arc::clone(&of), launch, why }));
+        let (ground, of_record) = (Arc::clone(&self.ground), Arc::clone(record));
+        let rooms = record.spec.sandbox.has_rooms().then_some(held.key);
+        let attempts = self.attempts.for_caller(&record.by);
+        let tree_signals = self.tree_signals.for_caller(&record.by);
         let candidate = Candidate {
+            id: Arc::clone(&id),
             keeper: self.keeper.clone(),
             key: held.key,
             pid: started.pid,
             output: held.output,
             first_seq: record.first_seq,
-            beside: Launch {
-                beside: record.spec.sandbox.has_rooms().then_some(held.key),
-                ..self.ground.beside(record)
-            },
+            beside: Arc::new(move || Launch { beside: rooms, ..ground.beside(&of_record) }),
             workers: self.workers.for_caller(&record.by),
+            turns: AttemptTurns::new(&record.by, attempts, tree_signals, self.queue.answers()),
             tell: Box::new(tell),
         };
         let met = ready(readiness.probe.clone(), candidate);
@@ -216,6 +225,7 @@ async fn start(
     ground: Arc<Ground>,
     record: Arc<Record>,
     earlier: Option<Held>,
+    workers: &Workers,
     metrics: &Supervising,
 ) -> Result<Spawned, Error> {
     failpoint::reach(Point::LaunchBegun);
@@ -228,18 +238,25 @@ async fn start(
     // What takes its time is done elsewhere.
     let made = record.spec.has_output_made();
     let files = record.spec.is_script() || made || record.launch > 1;
-    let launch = if files {
-        let (ground, record) = (Arc::clone(&ground), Arc::clone(&record));
-        let written = tokio::task::spawn_blocking(move || ground.launch(&record)).await;
-        written.map_err(|error| Error::Store(error.to_string()))?
-    } else {
-        ground.launch(&record)
+    let encode = {
+        let (keeper, ground, record) = (keeper.clone(), Arc::clone(&ground), Arc::clone(&record));
+        move || {
+            let launch = ground.launch(&record)?;
+            io::Result::Ok(keeper.encode(Launch { first_seq, ..launch }))
+        }
     };
-    let mut launch = launch.map_err(|error| Error::Store(format!("the script: {error}")))?;
-    launch.first_seq = first_seq;
+    let launch = if files {
+        let written = tokio::task::spawn_blocking(encode).await;
+        written.map_err(|error| Error::Store(error.to_string()))?
+    } else if record.spec.bytes() > MAX_INLINE_SPEC_BYTES {
+        workers.run(encode).await?
+    } else {
+        encode()
+    };
+    let launch = launch.map_err(|error| Error::Store(format!("the script: {error}")))?;
     let spawn = async || {
         let asked = Instant::now();
-        let spawned = keeper.spawn(launch.clone()).await;
+        let spawned = keeper.spawn_encoded(launch.clone()?).await;
         if let Ok(Spawned { existed: false, .. }) = spawned {
             metrics.spawned(asked.elapsed());
         }

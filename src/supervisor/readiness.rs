@@ -6,6 +6,9 @@
 
 mod commands;
 mod ports;
+mod turns;
+
+use std::sync::Arc;
 
 use super::observe::{SEARCHED, search};
 use super::worker_pool::Workers;
@@ -13,8 +16,13 @@ use crate::keeper_client::{Keeper, Output};
 use crate::process::{Launch, Probe};
 use crate::transcript::{Matcher, OutputRegex};
 
+pub use turns::AttemptTurns;
+pub(super) use turns::MAX_ATTEMPTS_OF_CALLER;
+
 /// A process that is not ready yet.
 pub struct Candidate {
+    /// Its public id.
+    pub id: Arc<str>,
     /// Who holds it.
     pub keeper: Keeper,
     /// The keeper's number for it.
@@ -25,8 +33,10 @@ pub struct Candidate {
     pub output: Output,
     /// Number of its first chunk: what an earlier launch printed does not count.
     pub first_seq: u64,
-    /// How a command is started beside it, but for its arguments and its run.
-    pub beside: Launch,
+    /// The turns of the caller that started it, which attempts of a command wait for.
+    pub turns: AttemptTurns,
+    /// Makes the launch of a command beside it, but for its arguments and its run.
+    pub beside: Arc<dyn Fn() -> Launch + Send + Sync>,
     /// The worker threads for the caller that started it.
     pub workers: Workers,
     /// Hears how an attempt failed, if that is news.
@@ -43,8 +53,8 @@ pub async fn ready(probe: Probe, candidate: Candidate) {
 }
 
 async fn printed(pattern: &str, candidate: &Candidate) {
-    let Candidate { output, first_seq, workers, beside, .. } = candidate;
-    if !prints(pattern, output, *first_seq, workers, &beside.id).await {
+    let Candidate { output, first_seq, workers, id, .. } = candidate;
+    if !prints(pattern, output, *first_seq, workers, id).await {
         std::future::pending().await
     }
 }

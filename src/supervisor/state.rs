@@ -17,6 +17,8 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 
+use tokio::sync::oneshot;
+
 use super::effects::{Action, Begun, Effects, Killed, Receiver, Reply};
 use super::error::Error;
 use super::queue::{Capacity, Queues};
@@ -79,6 +81,10 @@ pub(super) enum Input {
     Ready { id: Arc<str>, launch: u32 },
     /// An attempt to find a launch ready has failed.
     NotReady { id: Arc<str>, launch: u32, why: String },
+    /// An attempt of a caller's readiness command is due, and begins when this is answered.
+    Attempt { caller: Arc<str>, bytes: usize, begin: oneshot::Sender<()> },
+    /// The keeper has answered an attempt that was to begin, or was not asked.
+    AttemptAnswered { caller: Arc<str>, bytes: usize },
     /// The keeper's report.
     Report(Report),
     /// A process has exited, as the keeper reports it, and what it set was read.
@@ -251,6 +257,8 @@ impl State {
             }
             Input::Ready { id, launch } => self.ready(&id, launch, now, then),
             Input::NotReady { id, launch, why } => self.not_ready(&id, launch, why),
+            Input::Attempt { caller, bytes, begin } => self.attempt(&caller, bytes, begin, then),
+            Input::AttemptAnswered { caller, bytes } => self.attempt_answered(&caller, bytes, then),
             Input::Report(Report::Exited { key, exit }) => self.exited(key, exit, now, then),
             Input::Exited { key, exit, output } => {
                 if let Some(slot) = self.keys.get(&key).and_then(|id| self.slots.get_mut(id)) {

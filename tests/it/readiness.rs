@@ -2,12 +2,12 @@
 
 use std::net::TcpListener;
 use std::path::Path;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use procyard::keeper_client::Spawned;
 use procyard::process::{Launch, Probe};
-use procyard::supervisor::{Candidate, WorkerPool, ready};
+use procyard::supervisor::{AttemptTurns, Candidate, WorkerPool, ready};
 use procyard::transcript::ring::MIN_CAPACITY;
 use tokio::task::JoinHandle;
 
@@ -33,13 +33,15 @@ fn awaiting(
         ..Launch::new(format!("{}/probe", spawned.key), [b""; 0])
     };
     let candidate = Candidate {
+        id: "test".into(),
         keeper: server.keeper.clone(),
         key: spawned.key,
         pid: spawned.pid,
         output: spawned.output.clone(),
         first_seq,
-        beside,
+        beside: Arc::new(move || beside.clone()),
         workers: WORKERS.for_caller("test"),
+        turns: AttemptTurns::default(),
         tell: Box::new(|_| {}),
     };
     tokio::spawn(ready(probe, candidate))

@@ -3,13 +3,15 @@
 //! Owns the command under way. However its attempt ends, all of its tree is ended and the keeper
 //! forgets it.
 
+use std::fmt::Display;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
-use super::Candidate;
+use super::{AttemptTurns, Candidate};
 use crate::keeper_client::{Keeper, Spawned};
 use crate::process::{Launch, Status, signal};
 
@@ -17,8 +19,8 @@ use crate::process::{Launch, Status, signal};
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long one attempt may take: one that hangs, such as because it came too early, is ended and
-/// followed by the next.
+/// How long one attempt may run: one that hangs, such as because it came too early, is ended and
+/// followed by the next. Its launch has the keeper's deadline.
 const ATTEMPT: Duration = Duration::from_secs(10);
 
 pub(super) async fn succeeds(command: &[String], candidate: &Candidate) {
@@ -26,13 +28,11 @@ pub(super) async fn succeeds(command: &[String], candidate: &Candidate) {
     let (mut pause, mut told) = (FIRST_PAUSE, String::new());
     // The keeper tells attempts apart by their number.
     for run in 1.. {
-        let launch = Launch { run, args: args.clone(), ..candidate.beside.clone() };
-        let failed = match timeout(ATTEMPT, attempt(&candidate.keeper, launch)).await {
-            Ok(Ok(Status::Code(0))) => return,
-            Ok(Ok(Status::Code(code))) => format!("exited with code {code}"),
-            Ok(Ok(Status::Signal(number))) => format!("was ended by SIG{}", signal::name(number)),
-            Ok(Err(why)) => why,
-            Err(_) => format!("took more than {} s", ATTEMPT.as_secs()),
+        let failed = match attempt(candidate, run, args.clone()).await {
+            Ok(Status::Code(0)) => return,
+            Ok(Status::Code(code)) => format!("exited with code {code}"),
+            Ok(Status::Signal(number)) => format!("was ended by SIG{}", signal::name(number)),
+            Err(why) => why,
         };
         if failed != told {
             (candidate.tell)(failed.clone());
@@ -44,20 +44,31 @@ pub(super) async fn succeeds(command: &[String], candidate: &Candidate) {
 }
 
 /// Runs the command once. An error: why it has no status.
-async fn attempt(keeper: &Keeper, launch: Launch) -> Result<Status, String> {
+async fn attempt(candidate: &Candidate, run: u32, args: Vec<Vec<u8>>) -> Result<Status, String> {
+    let turn = candidate.turns.next().await;
+    let (keeper, beside) = (candidate.keeper.clone(), Arc::clone(&candidate.beside));
+    let encode = move || keeper.encode(Launch { run, args, ..beside() });
+    let not_started = |error: &dyn Display| format!("could not be started: {error}");
+    let launch = candidate.workers.run(encode).await.map_err(|error| not_started(&error))?;
+    let launch = launch.map_err(|error| not_started(&error))?;
     let (reply, begun) = oneshot::channel();
-    let keeper = keeper.clone();
-    // A task of its own: what was asked of the keeper happens even if we are dropped meanwhile, and
-    // somebody has to learn of it and end it.
+    let (keeper, turns) = (candidate.keeper.clone(), candidate.turns.clone());
+    // A task of its own: what was asked of the keeper happens even if the probe is dropped meanwhile,
+    // and the turn ends.
     tokio::spawn(async move {
-        let begun = match keeper.spawn(launch).await {
-            Ok(spawned) => {
-                let attempt = Attempt { key: spawned.key, keeper, runtime: Handle::current() };
+        let bytes = launch.bytes();
+        let spawned = turn.spawn(bytes, || !reply.is_closed(), keeper.spawn_encoded(launch)).await;
+        let begun = match spawned {
+            Some(Ok(spawned)) => {
+                let (key, runtime) = (spawned.key, Handle::current());
+                let attempt = Attempt { keeper, key, turns, runtime };
                 Ok((spawned, attempt))
             }
-            Err(error) => Err(format!("could not be started: {error}")),
+            Some(Err(error)) => Err(format!("could not be started: {error}")),
+            None => return,
         };
         let _ = reply.send(begun);
+        turn.end(bytes).await;
     });
     let gone = || "was forgotten by the keeper".to_owned();
     let (spawned, _attempt) = begun.await.map_err(|_| gone())??;
@@ -65,7 +76,8 @@ async fn attempt(keeper: &Keeper, launch: Launch) -> Result<Status, String> {
     if existed {
         return Err("was left by the server before this one, and is too old to count".into());
     }
-    let ended = output.wait_until(|progress| progress.status.is_some()).await;
+    let ended = timeout(ATTEMPT, output.wait_until(|progress| progress.status.is_some())).await;
+    let ended = ended.map_err(|_| format!("took more than {} s", ATTEMPT.as_secs()))?;
     ended.ok().and_then(|progress| progress.status).ok_or_else(gone)
 }
 
@@ -73,14 +85,17 @@ async fn attempt(keeper: &Keeper, launch: Launch) -> Result<Status, String> {
 struct Attempt {
     keeper: Keeper,
     key: u64,
+    turns: AttemptTurns,
     runtime: Handle,
 }
 
 impl Drop for Attempt {
     fn drop(&mut self) {
-        let (keeper, key) = (self.keeper.clone(), self.key);
+        let (keeper, key, turns) = (self.keeper.clone(), self.key, self.turns.clone());
         self.runtime.spawn(async move {
+            let turn = turns.next_kill().await;
             let _ = keeper.kill_tree(key, signal::KILL).await;
+            drop(turn);
             keeper.release(key).await
         });
     }

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tokio::sync::oneshot;
+
 use super::slot::running;
 use super::{MADE_WAY, Now, Starter, State};
 use crate::keeper_client::Spawned;
@@ -11,7 +13,7 @@ use crate::store::Change;
 use crate::supervisor::effects::{Action, Begun, Effects};
 use crate::supervisor::error::Error;
 use crate::supervisor::registry::Held;
-use crate::supervisor::spawn_limit::NextSpawn;
+use crate::supervisor::spawn_limit::{NextSpawn, Pending};
 
 impl State {
     /// Lets those begin for whom there is room.
@@ -74,7 +76,7 @@ impl State {
             return self.spawn(id, then);
         }
         if let Some(slot) = self.slots.get(id) {
-            self.spawns.end(&slot.record.by);
+            self.spawns.end(&slot.record.by, slot.record.spec.bytes());
         }
         match result {
             Ok(spawned) => self.started(id, spawned, now, then),
@@ -83,11 +85,36 @@ impl State {
         self.spawn_waiting(then);
     }
 
+    /// An attempt of a readiness command begins, or waits as the launches of its caller do.
+    pub(super) fn attempt(
+        &mut self,
+        caller: &str,
+        bytes: usize,
+        begin: oneshot::Sender<()>,
+        then: &mut Effects,
+    ) {
+        let attempt = self.spawns.begin_attempt_or_wait(caller, bytes, begin);
+        then.actions.extend(attempt.map(Action::BeginAttempt));
+    }
+
+    /// The keeper has answered an attempt, or was not asked.
+    pub(super) fn attempt_answered(&mut self, caller: &str, bytes: usize, then: &mut Effects) {
+        self.spawns.end(caller, bytes);
+        self.spawn_waiting(then);
+    }
+
     /// Asks the keeper for the launches that have waited for that, as many as may be.
     pub(super) fn spawn_waiting(&mut self, then: &mut Effects) {
-        while let Some(NextSpawn { id, caller }) = self.spawns.next() {
+        while let Some(NextSpawn { pending, caller, bytes }) = self.spawns.next() {
+            let id = match pending {
+                Pending::Process(id) => id,
+                Pending::Attempt(attempt) => {
+                    then.actions.push(Action::BeginAttempt(attempt));
+                    continue;
+                }
+            };
             let Some(slot) = self.slots.get_mut(&id) else {
-                self.spawns.end(&caller);
+                self.spawns.end(&caller, bytes);
                 continue;
             };
             slot.spawn_ticket = None;

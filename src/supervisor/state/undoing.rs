@@ -60,7 +60,7 @@ impl State {
                     Some(ticket) => self.spawns.withdraw(&slot.record.by, ticket),
                     None if slot.record.phase == Phase::Starting => {
                         self.starting -= 1;
-                        self.spawns.end(&slot.record.by);
+                        self.spawns.end(&slot.record.by, slot.record.spec.bytes());
                     }
                     None => {}
                 }

@@ -49,6 +49,13 @@ const PROMPT: Duration = Duration::from_secs(20);
 const MANY_NUMBERS: &str =
     "{ printf '[0'; yes ,0 | head -n 235999 | tr -d '\\n'; printf ']'; } >\"$PROCYARD_OUTPUT\"";
 
+/// A process with an environment of 800 KB.
+fn with_large_environment(spec: pb::Spec) -> pb::Spec {
+    let set = (0..8).map(|n| (format!("LARGE_{n}"), "x".repeat(100_000))).collect();
+    let env = pb::Environment { set, ..Default::default() };
+    pb::Spec { env: Some(env), ..spec }
+}
+
 /// An answer to a call of which only the headers were read.
 async fn unread_answer<Q, A>(
     channel: Channel,

@@ -6,10 +6,10 @@ use futures_util::future::join_all;
 use procyard::grpc::pb;
 use tokio::task::JoinHandle;
 
-use super::{MANY_NUMBERS, PROMPT, calls_during, unread_answer};
+use super::{MANY_NUMBERS, PROMPT, calls_during, unread_answer, with_large_environment};
 use crate::support::callers::{KnowingService, TokenClient};
 use crate::support::service::*;
-use crate::support::{SOON, soon};
+use crate::support::{SOON, soon, until};
 
 const CALLERS: [(&str, &str); 2] = [("a", "operator,owner=a"), ("b", "operator,owner=b")];
 
@@ -177,4 +177,28 @@ async fn many_server_infos_leave_another_caller_served() {
         async move { a.get_server_info(pb::GetServerInfoRequest {}).await.map(drop) }
     };
     overtakes(&mut b, (0..30).map(|_| info())).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_readiness_commands_are_tried_less_often_than_small_ones() {
+    const LARGE: usize = 24;
+    let (known, mut a, mut b) = two_callers().await;
+    let tries = |of: &str| known.service.directory.path().join(format!("{of}-tries"));
+    let tried = |of: &str| std::fs::read(tries(of)).unwrap_or_default().len();
+    let silent = |of: &str| {
+        let line = format!("printf x >>{}; exit 1", tries(of).display());
+        let exec = ["/bin/sh".into(), "-c".into(), line].into();
+        let timeout = Some(millis(600_000));
+        let readiness = pb::Readiness { exec, timeout, ..Default::default() };
+        pb::Spec { readiness: Some(readiness), ..argv(&["sleep", "600"]) }
+    };
+    for n in 0..LARGE {
+        let spec = with_large_environment(silent("large"));
+        soon(a.start(start(&format!("large-{n}"), spec))).await.unwrap();
+    }
+    soon(b.start(start("small", silent("small")))).await.unwrap();
+    let before = tried("large");
+    until("the small one was tried 6 times", || tried("small") >= 6).await;
+    let (large, small) = (tried("large") - before, tried("small"));
+    assert!(large < LARGE * small / 4, "{large} attempts beside {small} of one process");
 }

@@ -9,10 +9,22 @@ use procyard::grpc::pb;
 use tokio::task::JoinHandle;
 use tonic::{Code, Status};
 
-use super::have_sandbox;
+use super::{have_sandbox, with_large_environment};
 use crate::support::callers::KnowingService;
 use crate::support::service::*;
-use crate::support::{lease, soon};
+use crate::support::{helpers, lease, soon, stat};
+
+/// Processes of one caller with a readiness command that is slow, more than it may have launches under way.
+const SLOW_READINESS_COMMANDS: usize = 60;
+
+/// Launches of one caller that take as much memory as it may have under way, each.
+const LARGE_LAUNCHES: usize = 8;
+
+/// Children of the keeper that wait for their exec: each is in a session of its own, as no helper is.
+fn execs_under_way(keeper: u32) -> usize {
+    let waits = |pid: &u32| stat(*pid).get(3) == Some(&pid.to_string());
+    helpers(keeper).into_iter().filter(waits).count()
+}
 
 /// A copy of `true` with a lease on it, as long as the file is held.
 fn leased_program(directory: &Path) -> (PathBuf, File) {
@@ -109,4 +121,49 @@ async fn slow_starts_of_one_caller_leave_another_callers_start_prompt() {
         }
     };
     assert!(soon(are_over).await > 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_readiness_commands_of_one_caller_hold_few_helpers() {
+    let callers = [("a", "operator,owner=a"), ("b", "operator,owner=b")];
+    let known = KnowingService::start(&callers).await;
+    let (mut a, mut b) = (known.caller("a").await, known.caller("b").await);
+    let (program, _file) = leased_program(known.service.directory.path());
+    let keeper = known.service.child.id();
+    let readiness = pb::Readiness {
+        exec: vec![program.to_str().unwrap().into()],
+        timeout: Some(millis(600_000)),
+        ..Default::default()
+    };
+    for n in 0..SLOW_READINESS_COMMANDS {
+        let spec = pb::Spec { readiness: Some(readiness.clone()), ..argv(&["sleep", "600"]) };
+        soon(a.start(start(&format!("silent-{n}"), spec))).await.unwrap();
+    }
+    // The keeper takes starts in order: what it was asked for before waits for its exec by now.
+    soon(b.start(run("other", argv(&["/bin/true"])))).await.unwrap();
+    let waiting = execs_under_way(keeper);
+    assert!((1..=32).contains(&waiting), "{waiting} execs are under way");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_launches_of_one_caller_are_under_way_one_at_a_time() {
+    let callers = [("a", "operator,owner=a"), ("b", "operator,owner=b")];
+    let known = KnowingService::start(&callers).await;
+    let (a, mut b) = (known.caller("a").await, known.caller("b").await);
+    let (program, file) = leased_program(known.service.directory.path());
+    let (keeper, mut admin) = (known.service.child.id(), known.service.client().await);
+    let starts = (0..LARGE_LAUNCHES).map(|n| {
+        let spec = with_large_environment(argv(&[program.to_str().unwrap()]));
+        let (mut a, request) = (a.clone(), start(&format!("large-{n}"), spec));
+        tokio::spawn(async move { drop(a.start(request).await) })
+    });
+    let starts: Vec<_> = starts.collect();
+    soon(async { while list(&mut admin).await.len() < LARGE_LAUNCHES {} }).await;
+    soon(b.start(run("other", argv(&["/bin/true"])))).await.unwrap();
+    let waiting = execs_under_way(keeper);
+    assert!((1..=2).contains(&waiting), "{waiting} execs are under way");
+    drop(file);
+    for start in starts {
+        soon(start).await.unwrap();
+    }
 }
