@@ -56,6 +56,7 @@ use crate::store::{Loaded, Store};
 use crate::telemetry::request::{self, RequestId};
 use actor::{Actor, Queue, READERS, now};
 use archives::Archives;
+use caller_budget::ActorPlace;
 use caller_turns::{CallerTurns, MAX_TREE_SIGNALS_OF_CALLER};
 use confining::Confiner;
 use followers::Followers;
@@ -84,7 +85,7 @@ pub use state::StopOrder;
 pub use viewing::{LiveView, Shown, Sight};
 pub use worker_pool::{WorkerPool, Workers};
 
-/// Calls on their way to the actor. More callers than this wait for their place: each of them
+/// Calls on their way to the actor, a few of each caller. More than this wait for their place: each of them
 /// is waiting for an answer anyway.
 const CALLS: usize = 1024;
 
@@ -106,7 +107,7 @@ pub struct Supervisor {
 pub struct Whole(Arc<Parts>);
 
 struct Parts {
-    calls: mpsc::Sender<(Arc<Caller>, Option<RequestId>, Call)>,
+    calls: mpsc::Sender<QueuedCall>,
     registry: Arc<Registry>,
     events: Arc<EventLog>,
     store: Store,
@@ -121,6 +122,14 @@ struct Parts {
     metrics: Supervising,
     /// Who follows output.
     followers: Followers,
+}
+
+/// A call on its way to the actor.
+struct QueuedCall {
+    caller: Arc<Caller>,
+    request: Option<RequestId>,
+    call: Call,
+    _place: ActorPlace,
 }
 
 /// What the keeper had to tell when the connection began.
@@ -321,7 +330,12 @@ impl Supervisor {
         selector: Selector,
         stop: StopOrder,
     ) -> Result<Vec<Killed>, Error> {
-        let answers = self.call(|reply| Call::KillAll { selector, stop, reply }).await?;
+        // What looks at all records has its place from then on: the Kills of one caller do so one after another.
+        let place = self.ticket.actor_place().await?;
+        let found = self.find_live(&selector).await;
+        let selector = Box::new(selector);
+        let kill = |reply| Call::KillAll { selector, found, stop, reply };
+        let answers = self.call_from(place, kill).await?;
         let mut killed = Vec::new();
         for answer in answers {
             match answer.await.map_err(|_| Error::ShuttingDown)? {
@@ -473,13 +487,20 @@ impl Supervisor {
         &self,
         call: impl FnOnce(oneshot::Sender<Result<T, Error>>) -> Call,
     ) -> Result<T, Error> {
+        let place = self.ticket.actor_place().await?;
+        self.call_from(place, call).await
+    }
+
+    async fn call_from<T>(
+        &self,
+        place: ActorPlace,
+        call: impl FnOnce(oneshot::Sender<Result<T, Error>>) -> Call,
+    ) -> Result<T, Error> {
         failpoint::reach(Point::CallAsked);
         let (reply, answer) = oneshot::channel();
-        self.parts
-            .calls
-            .send((Arc::clone(&self.caller), request::current(), call(reply)))
-            .await
-            .map_err(|_| Error::ShuttingDown)?;
+        let (caller, request) = (Arc::clone(&self.caller), request::current());
+        let queued = QueuedCall { caller, request, call: call(reply), _place: place };
+        self.parts.calls.send(queued).await.map_err(|_| Error::ShuttingDown)?;
         let answer = answer.await;
         failpoint::reach(Point::CallAnswered);
         answer.map_err(|_| Error::ShuttingDown)?

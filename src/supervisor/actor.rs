@@ -11,14 +11,14 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::Instant;
 
+use super::QueuedCall;
 use super::archives::Archives;
 use super::caller_turns::CallerTurns;
 use super::effects::{Action, Effects};
 use super::launch::Ground;
 use super::registry::Registry;
-use super::state::{Call, Input, Now, State};
+use super::state::{Input, Now, State};
 use super::worker_pool::WorkerPool;
-use crate::access::Caller;
 use crate::events::EventLog;
 use crate::failpoint::{self, Point};
 use crate::keeper_client::{Keeper, Report, Reports};
@@ -64,11 +64,11 @@ pub(super) struct Actor {
     pub(super) readers: Arc<Semaphore>,
     pub(super) archives: Arc<Archives>,
     pub(super) workers: Arc<WorkerPool>,
-    pub(super) calls: mpsc::Receiver<(Arc<Caller>, Option<RequestId>, Call)>,
     /// Attempts of readiness commands that are made and launched.
     pub(super) attempts: CallerTurns,
     /// Signals to trees that the keeper was asked for.
     pub(super) tree_signals: CallerTurns,
+    pub(super) calls: mpsc::Receiver<QueuedCall>,
     /// Of the call that was taken last, until it is applied: for the log alone.
     pub(super) request: Option<RequestId>,
     pub(super) stage: watch::Sender<Stage>,
@@ -210,10 +210,7 @@ impl Actor {
             },
             Some(answer) = self.queue.answers.1.recv() => Woken::Input(answer),
             call = self.calls.recv() => match call {
-                Some((caller, request, call)) => {
-                    self.request = request;
-                    Woken::Input(Input::Call(caller, call))
-                }
+                Some(call) => Woken::Input(self.input_of(call)),
                 None => Woken::NobodyLeft,
             },
             () = tokio::time::sleep_until(at(wake_at)), if wake_at.is_some() => Woken::Due,
@@ -248,6 +245,11 @@ impl Actor {
             match &input {
                 Input::Report(Report::Shutdown) => self.reach(Stage::Stopping),
                 Input::Report(Report::Retire) => self.retire(),
+                // The caller has left before anything was done.
+                Input::Call(_, call) if call.is_abandoned() => {
+                    next = self.ready();
+                    continue;
+                }
                 _ => {}
             }
             next = self.state.overtaken(&input);
@@ -279,10 +281,15 @@ impl Actor {
         let report = self.reports.try_next().map(Input::Report);
         let answer = report.or_else(|| self.queue.answers.1.try_recv().ok());
         answer.or_else(|| {
-            let (caller, request, call) = self.calls.try_recv().ok()?;
-            self.request = request;
-            Some(Input::Call(caller, call))
+            let call = self.calls.try_recv().ok()?;
+            Some(self.input_of(call))
         })
+    }
+
+    fn input_of(&mut self, call: QueuedCall) -> Input {
+        let QueuedCall { caller, request, call, _place } = call;
+        self.request = request;
+        Input::Call(caller, call)
     }
 
     /// Keeps what follows until it is committed. While that fails or takes long, what changes

@@ -9,6 +9,7 @@
 //! others that do the same: one call of each caller may exceed the budget for that. Threads are shared by `worker_pool`, under the same names of callers.
 
 mod stream_output;
+mod thread_share;
 
 use std::collections::HashMap;
 use std::future::pending;
@@ -23,6 +24,7 @@ use tokio::time::timeout;
 use super::error::Error;
 use super::quota::{Bound, Quota, Reached};
 use stream_output::{StreamOutput, StreamShare};
+use thread_share::{ThreadShare, ThreadTurn};
 
 /// Bytes of one permit.
 const UNIT: usize = 1024;
@@ -38,6 +40,10 @@ const BYTES_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Screens of one caller that are worked out at a time.
 const SCREENS_PER_CALLER: usize = 2;
+
+/// Calls of one caller that are on their way to the actor at a time. Each of the others waits in its handler,
+/// and leaves no trace when it is cancelled.
+const ACTOR_CALLS_PER_CALLER: usize = 4;
 
 /// Reads of one caller from the store that are under way or wait for their turn. All callers' reads follow each
 /// other, so with one of each they take turns.
@@ -71,6 +77,8 @@ struct CallerBudget {
     store_reads: Semaphore,
     /// The turn of a large request to be decoded.
     large_requests: Arc<Semaphore>,
+    actor_calls: Arc<Semaphore>,
+    thread: ThreadShare,
     streams: Arc<StreamShare>,
 }
 
@@ -95,6 +103,13 @@ struct Held {
     bytes: usize,
     permit: Option<OwnedSemaphorePermit>,
     excess: Option<OwnedSemaphorePermit>,
+}
+
+/// The right of a call to be on its way to the actor.
+#[derive(Debug)]
+pub(super) struct ActorPlace {
+    _permit: OwnedSemaphorePermit,
+    _ticket: Arc<CallTicket>,
 }
 
 /// What allows a call to hold more.
@@ -159,7 +174,16 @@ impl CallerBudgets {
         let store_reads = Semaphore::new(STORE_READS_PER_CALLER);
         let large_requests = Arc::new(Semaphore::new(1));
         let streams = Arc::new(StreamShare::new(self.0.max_bytes / STREAMS_PART));
-        let budget = CallerBudget { bytes, excess, screens, store_reads, large_requests, streams };
+        let budget = CallerBudget {
+            bytes,
+            excess,
+            screens,
+            store_reads,
+            large_requests,
+            actor_calls: Arc::new(Semaphore::new(ACTOR_CALLS_PER_CALLER)),
+            thread: ThreadShare::default(),
+            streams,
+        };
         Account { calls: 0, budget: Arc::new(budget) }
     }
 
@@ -305,6 +329,19 @@ impl CallTicket {
         turn.map_err(|_| Error::ShuttingDown)
     }
 
+    /// The place of this call among those of its caller that are on their way to the actor. The call counts as one
+    /// of its caller's until this is dropped, also when it is cancelled.
+    pub(super) async fn actor_place(self: &Arc<Self>) -> Result<ActorPlace, Error> {
+        let permit = Arc::clone(&self.budget.actor_calls).acquire_owned().await;
+        let permit = permit.map_err(|_| Error::ShuttingDown)?;
+        Ok(ActorPlace { _permit: permit, _ticket: Arc::clone(self) })
+    }
+
+    /// The turn of this call or stream among those of its caller that do something on the server's thread.
+    pub(super) async fn thread_turn(&self) -> ThreadTurn<'_> {
+        self.budget.thread.turn().await
+    }
+
     /// The turn of this call among the screens of its caller.
     pub(super) async fn screen_turn(&self) -> Result<OwnedSemaphorePermit, Error> {
         let turn = Arc::clone(&self.budget.screens).acquire_owned().await;
@@ -371,6 +408,8 @@ impl Held {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::*;
 
     const MEBIBYTE: usize = 1 << 20;
@@ -381,6 +420,27 @@ mod tests {
         let mut shared = Arc::into_inner(budgets.0).unwrap();
         shared.bytes_timeout = Duration::from_millis(10);
         CallerBudgets(Arc::new(shared))
+    }
+
+    /// Whether a call could go on its way to the actor at once.
+    fn actor_place(ticket: CallTicket) -> Option<ActorPlace> {
+        Arc::new(ticket).actor_place().now_or_never().map(Result::unwrap)
+    }
+
+    #[test]
+    fn few_calls_of_one_caller_are_on_their_way_to_the_actor() {
+        let budgets = budgets(ACTOR_CALLS_PER_CALLER as u64 + 1, MEBIBYTE);
+        let mut places = Vec::new();
+        for _ in 0..ACTOR_CALLS_PER_CALLER {
+            places.push(actor_place(budgets.enter_call("a").unwrap()).unwrap());
+        }
+        assert!(actor_place(budgets.enter_call("a").unwrap()).is_none());
+        assert!(actor_place(budgets.enter_call("b").unwrap()).is_some());
+        // The calls have gone. They count as long as the actor has not passed them.
+        let _another = budgets.enter_call("a").unwrap();
+        assert!(budgets.enter_call("a").is_err());
+        places.pop();
+        assert!(actor_place(budgets.enter_call("a").unwrap()).is_some());
     }
 
     fn limit(refused: Error) -> (Bound, u64) {

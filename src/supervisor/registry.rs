@@ -18,8 +18,8 @@ use crate::transcript::Ring;
 /// sizes of its terminal: what it showed before is drawn anew by then.
 const MOST_MARKS: usize = 256;
 
-/// Records that are counted before the actor can write again.
-const COUNTED_AT_A_TIME: usize = 64;
+/// Processes of which a scan takes hold before the actor can write again.
+const SCAN_SLICE: usize = 64;
 
 /// A process as calls see it.
 pub struct Entry {
@@ -111,6 +111,11 @@ impl Entry {
     /// The process as it is now.
     pub fn seen(&self) -> Seen {
         self.seen.borrow().clone()
+    }
+
+    /// Its record as it is now.
+    pub(super) fn record(&self) -> Arc<Record> {
+        Arc::clone(&self.seen.borrow().record)
     }
 
     /// The process as it is now, and whatever it becomes.
@@ -238,30 +243,21 @@ impl Registry {
         Some((seen.record, ring))
     }
 
-    /// How many of these there are. Records are counted in slices, between which the actor can
-    /// write.
+    /// How many of these there are.
     pub(super) fn counts(&self, meant: impl Fn(&Record) -> bool) -> Counts {
         let mut counts = Counts::default();
-        let mut next = 0;
-        loop {
-            let tables = self.read();
-            let mut counted = 0;
-            for (birth, entry) in tables.by_birth.range(next..).take(COUNTED_AT_A_TIME) {
-                (counted, next) = (counted + 1, birth + 1);
-                let record = Arc::clone(&entry.seen.borrow().record);
-                match record.state() {
-                    _ if !meant(&record) => {}
-                    State::Exited => counts.finished += 1,
-                    state => {
-                        counts.live += 1;
-                        counts.queued += usize::from(state == State::Queued);
-                    }
+        for entry in self.scan(false, None) {
+            let record = entry.record();
+            match record.state() {
+                _ if !meant(&record) => {}
+                State::Exited => counts.finished += 1,
+                state => {
+                    counts.live += 1;
+                    counts.queued += usize::from(state == State::Queued);
                 }
             }
-            if counted < COUNTED_AT_A_TIME {
-                return counts;
-            }
         }
+        counts
     }
 
     /// How many are in each state, by its number.
@@ -283,14 +279,21 @@ impl Registry {
         before: Option<u64>,
         size: usize,
     ) -> Page {
-        let tables = self.read();
-        let table = if live_only { &tables.live } else { &tables.by_birth };
-        let older = table.range(..before.unwrap_or(u64::MAX)).rev();
-        let mut matching = older
-            .filter(|(_, entry)| meant(&entry.seen.borrow().record))
-            .map(|(_, entry)| entry.seen());
+        // What was taken hold of may have ended or gone meanwhile.
+        let is_listed = |seen: &Seen| {
+            let is_gone = seen.removed || live_only && seen.record.end().is_some();
+            !is_gone && meant(&seen.record)
+        };
+        let scan = self.scan(live_only, before);
+        let mut matching = scan.map(|entry| entry.seen()).filter(is_listed);
         let entries = matching.by_ref().take(size).collect();
         Page { entries, more: matching.next().is_some() }
+    }
+
+    /// The processes that were made before the one with the birth `before`, newest first.
+    pub(super) fn scan(&self, live_only: bool, before: Option<u64>) -> Scan<'_> {
+        let before = before.unwrap_or(u64::MAX);
+        Scan { registry: self, live_only, before, slice: Vec::new().into_iter() }
     }
 
     /// How many records there are.
@@ -325,5 +328,102 @@ impl Registry {
 
     fn write(&self) -> RwLockWriteGuard<'_, Tables> {
         self.tables.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Goes through processes in slices. It holds no lock while a caller of it looks at them: the actor waits for
+/// no scan.
+pub(super) struct Scan<'a> {
+    registry: &'a Registry,
+    live_only: bool,
+    /// The birth of the oldest process that was taken hold of.
+    before: u64,
+    slice: std::vec::IntoIter<Arc<Entry>>,
+}
+
+impl Iterator for Scan<'_> {
+    type Item = Arc<Entry>;
+
+    fn next(&mut self) -> Option<Arc<Entry>> {
+        if self.slice.len() == 0 {
+            let tables = self.registry.read();
+            let table = if self.live_only { &tables.live } else { &tables.by_birth };
+            let older = table.range(..self.before).rev().take(SCAN_SLICE);
+            let slice: Vec<_> = older.map(|(birth, entry)| (*birth, Arc::clone(entry))).collect();
+            drop(tables);
+            self.before = slice.last().map_or(0, |(birth, _)| *birth);
+            let entries: Vec<_> = slice.into_iter().map(|(_, entry)| entry).collect();
+            self.slice = entries.into_iter();
+        }
+        self.slice.next()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::record::tests::{finished, record};
+
+    /// A registry of so many processes that are being started, with births from 0 on.
+    fn registry(processes: u64) -> Registry {
+        let registry = Registry::default();
+        for birth in 0..processes {
+            registry.enter(&Entry::new(Arc::new(record(&birth.to_string(), birth)), None));
+        }
+        registry
+    }
+
+    fn births(page: &Page) -> Vec<u64> {
+        page.entries.iter().map(|seen| seen.record.birth).collect()
+    }
+
+    #[test]
+    fn actor_can_write_while_a_list_or_count_looks_at_records() {
+        let registry = registry(200);
+        let can_write = |_: &Record| {
+            assert!(registry.tables.try_write().is_ok(), "the actor waits for a scan");
+            false
+        };
+        assert!(registry.list(can_write, false, None, 10).entries.is_empty());
+        assert_eq!(registry.counts(can_write), Counts::default());
+    }
+
+    #[test]
+    fn pages_follow_each_other_across_slices() {
+        let registry = registry(200);
+        let every_third = |record: &Record| record.birth.is_multiple_of(3);
+        let (mut before, mut found) = (None, Vec::new());
+        loop {
+            let page = registry.list(every_third, true, before, 50);
+            found.extend(births(&page));
+            before = found.last().copied();
+            if !page.more {
+                break;
+            }
+        }
+        assert_eq!(
+            found,
+            (0..200u64).rev().filter(|birth| birth.is_multiple_of(3)).collect::<Vec<_>>()
+        );
+    }
+
+    #[test]
+    fn process_that_ends_or_goes_during_a_list_is_not_listed_as_live() {
+        let registry = registry(10);
+        let [ends, goes] = ["3", "2"].map(|id| registry.get(id).unwrap());
+        // All of them are in the first slice.
+        let meant = |record: &Record| {
+            if record.birth == 9 {
+                let phase = finished().phase;
+                let over = Record { phase, ..(*ends.record()).clone() };
+                ends.publish(Seen { record: Arc::new(over), ..ends.seen() });
+                registry.finished(3);
+                goes.publish(Seen { removed: true, ..goes.seen() });
+                registry.leave(&goes.record());
+            }
+            true
+        };
+        let page = registry.list(meant, true, None, 10);
+        assert_eq!(births(&page), [9, 8, 7, 6, 5, 4, 1, 0]);
     }
 }

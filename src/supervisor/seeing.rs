@@ -10,7 +10,7 @@ use super::error::Error;
 use super::registry::{Counts, Entry, Page};
 use crate::access::{Caller, Does};
 use crate::events::{Event, Tail};
-use crate::process::{Record, Selector};
+use crate::process::{Mode, Record, Selector};
 use crate::telemetry::refusals;
 
 /// Records up to which they are counted on the main thread.
@@ -53,6 +53,22 @@ impl Supervisor {
         self.parts.registry.list(meant, live_only, before, size)
     }
 
+    /// The records of the live processes that a Kill by a selector means. Between turns on the server's thread others
+    /// have it. Worker threads are not needed: a file system that does not answer may have taken those of the caller.
+    pub(super) async fn find_live(&self, selector: &Selector) -> Vec<Arc<Record>> {
+        let mut scan = self.parts.registry.scan(true, None);
+        let mut found = Vec::new();
+        loop {
+            let turn = self.ticket.thread_turn().await;
+            while turn.has_time() {
+                let Some(record) = scan.next().map(|entry| entry.record()) else { return found };
+                if is_killed_by(selector, &self.caller, &record) {
+                    found.push(record);
+                }
+            }
+        }
+    }
+
     /// How many records there are, of all callers.
     pub fn record_count(&self) -> usize {
         self.parts.registry.len()
@@ -87,6 +103,12 @@ impl Supervisor {
             }
         }
     }
+}
+
+/// Whether a Kill by a selector ends a process: a live one, a service only if services are asked for.
+pub(super) fn is_killed_by(selector: &Selector, caller: &Caller, record: &Record) -> bool {
+    let is_spared = record.spec.mode == Mode::Service && !selector.asks_for_services();
+    record.end().is_none() && !is_spared && caller.means(selector, record)
 }
 
 /// Whether a process that a caller names is there for it.

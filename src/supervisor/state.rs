@@ -101,12 +101,30 @@ pub(super) enum Call {
     Start { id: Option<String>, spec: Box<Spec>, starter: Starter },
     /// End a process; without `stop`, as its spec says.
     Kill { id: String, stop: StopOrder, reply: Reply<Killed> },
-    /// End all live processes that match.
-    KillAll { selector: Selector, stop: StopOrder, reply: Reply<Vec<Receiver<Killed>>> },
+    /// End those live processes that match, of those that were found to.
+    KillAll {
+        selector: Box<Selector>,
+        found: Vec<Arc<Record>>,
+        stop: StopOrder,
+        reply: Reply<Vec<Receiver<Killed>>>,
+    },
     /// Run a process again.
     Run { id: String, force: bool, reply: Reply<Begun> },
     /// Free a process.
     Delete { id: String, force: bool, reply: Reply<()> },
+}
+
+impl Call {
+    /// Whether nothing waits for its answer any more.
+    pub(super) fn is_abandoned(&self) -> bool {
+        match self {
+            Call::Start { starter, .. } => starter.reply.is_closed(),
+            Call::Kill { reply, .. } => reply.is_closed(),
+            Call::KillAll { reply, .. } => reply.is_closed(),
+            Call::Run { reply, .. } => reply.is_closed(),
+            Call::Delete { reply, .. } => reply.is_closed(),
+        }
+    }
 }
 
 /// Who asked for a start.

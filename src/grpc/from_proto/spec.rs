@@ -200,17 +200,20 @@ pub(super) fn labels(
 }
 
 fn label(problems: &mut Problems, field: &str, key: &str, value: &str) {
-    let field = format_args!("{field}[{}]", quoted(key));
     let allowed = |char: char| char.is_ascii_alphanumeric() || "._/-".contains(char);
     let begins = key.starts_with(|char: char| char.is_ascii_alphanumeric());
-    if !begins || key.len() > KEY || !key.chars().all(allowed) {
+    let problem = if !begins || key.len() > KEY || !key.chars().all(allowed) {
         let right = "1 to 63 letters, digits and ._/- that begin with a letter or digit";
-        problems.add(field, format_args!("is no key: {right}"));
+        format!("is no key: {right}")
     } else if value.chars().count() > LINE {
-        problems.add(field, format_args!("has a value of more than {LINE} characters"));
+        format!("has a value of more than {LINE} characters")
     } else if value.chars().any(char::is_control) {
-        problems.add(field, "has a control character in its value: none allowed");
-    }
+        "has a control character in its value: none allowed".into()
+    } else {
+        return;
+    };
+    // A request has many labels, and to quote each of them takes longer than to look at it.
+    problems.add(format_args!("{field}[{}]", quoted(key)), problem);
 }
 
 fn stop(problems: &mut Problems, stop: Option<pb::Stop>) -> Result<Stop, Reported> {

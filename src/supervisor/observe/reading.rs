@@ -130,9 +130,10 @@ impl Observer {
         (!in_ring && self.next_seq() < archived.figures.next_seq).then_some(archived)
     }
 
-    /// Takes what is there. What comes later wakes [`Observer::changed`].
+    /// Takes what is there. What comes later wakes [`Observer::changed`]. The calls and streams of one caller take
+    /// turns to read.
     pub async fn take(&mut self, max_bytes: usize) -> Batch {
-        let mut batch = self.read(max_bytes);
+        let mut batch = self.read_in_turn(max_bytes).await;
         while self.wants_more(&batch, max_bytes) {
             self.load().await;
             if !self.read_more(&mut batch, max_bytes) {
@@ -141,6 +142,12 @@ impl Observer {
         }
         self.keep_window();
         batch
+    }
+
+    async fn read_in_turn(&mut self, max_bytes: usize) -> Batch {
+        let ticket = Arc::clone(&self.ticket);
+        let _turn = ticket.thread_turn().await;
+        self.read(max_bytes)
     }
 
     /// The same on a thread that may wait for the disk.

@@ -7,14 +7,14 @@ use super::slot::{add_waiter, printed, service_key};
 use super::{Call, Now, Slot, Starter, State, StopOrder, tell};
 use crate::access::Caller;
 use crate::process::lifecycle::{Happening, Order};
-use crate::process::{self, Cause, End, Kind, Life, Mode, Phase, Record, Restarts, Selector, Spec};
+use crate::process::{self, Cause, End, Kind, Life, Phase, Record, Restarts, Selector, Spec};
 use crate::store::Change;
 use crate::supervisor::effects::{
     Action, Before, Beginning, Begun, Effects, Killed, Receiver, Reply,
 };
 use crate::supervisor::error::Error;
 use crate::supervisor::queue::Waiter;
-use crate::supervisor::seeing::reaches;
+use crate::supervisor::seeing::{is_killed_by, reaches};
 
 impl State {
     /// Does what a caller asks for, with what is there for it. Decided here, where it is done: an
@@ -26,8 +26,13 @@ impl State {
                 Ok(id) => self.kill(&id, stop, reply, now, then),
                 Err(absent) => then.actions.push(Action::AnswerKill(reply, Err(absent))),
             },
-            Call::KillAll { selector, stop, reply } => {
-                self.kill_all(caller, &selector, stop, reply, now, then);
+            Call::KillAll { selector, found, stop, reply } => {
+                let mut meant: Vec<_> = found
+                    .iter()
+                    .filter_map(|record| self.still_meant(caller, &selector, record))
+                    .collect();
+                meant.sort_unstable();
+                self.kill_all(meant, stop, reply, now, then);
             }
             Call::Run { id, force, reply } => self.run(caller, &id, force, reply, now, then),
             Call::Delete { id, force, reply } => match self.reach(caller, &id) {
@@ -224,26 +229,28 @@ impl State {
         admitted.map(|()| end)
     }
 
-    /// Ends all live processes that match, services only if they are asked for.
-    fn kill_all(
-        &mut self,
+    /// A live process that was found to be meant by a selector, if it still is. One whose record is the same needs
+    /// no other look at it.
+    fn still_meant(
+        &self,
         caller: &Caller,
         selector: &Selector,
+        found: &Arc<Record>,
+    ) -> Option<(u64, Arc<str>)> {
+        let record = &self.slots.get(&found.id)?.record;
+        let is_meant = Arc::ptr_eq(record, found) || is_killed_by(selector, caller, record);
+        is_meant.then(|| (record.birth, Arc::clone(&record.id)))
+    }
+
+    /// Ends processes in the order in which they were made.
+    fn kill_all(
+        &mut self,
+        meant: Vec<(u64, Arc<str>)>,
         order: StopOrder,
         reply: Reply<Vec<Receiver<Killed>>>,
         now: Now,
         then: &mut Effects,
     ) {
-        let services = selector.asks_for_services();
-        let mut meant: Vec<(u64, Arc<str>)> = Vec::new();
-        for slot in self.slots.values() {
-            let record = &slot.record;
-            let spared = !services && record.spec.mode == Mode::Service;
-            if record.end().is_none() && !spared && caller.means(selector, record) {
-                meant.push((record.birth, Arc::clone(&record.id)));
-            }
-        }
-        meant.sort_unstable();
         // What waits for one of them does not begin only to be ended.
         self.closed = true;
         let mut answers = Vec::new();

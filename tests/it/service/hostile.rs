@@ -32,6 +32,7 @@ mod unread_streams;
 use std::time::{Duration, Instant};
 
 use procyard::grpc::pb;
+use tokio::task::JoinHandle;
 use tonic::client::Grpc;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status, Streaming};
@@ -105,6 +106,26 @@ async fn calls_during<T>(
         calls.answered += 1;
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// Runs calls, and fails if most of them are answered before a few calls of another caller.
+async fn overtakes<T: Send + 'static>(
+    calls: impl IntoIterator<Item = impl Future<Output = T> + Send + 'static>,
+    mut other: impl AsyncFnMut(),
+) {
+    let calls: Vec<_> = calls.into_iter().map(tokio::spawn).collect();
+    soon(async {
+        while !calls.iter().any(JoinHandle::is_finished) {
+            tokio::task::yield_now().await
+        }
+    })
+    .await;
+    for _ in 0..3 {
+        other().await;
+    }
+    let answered = calls.iter().filter(|call| call.is_finished()).count();
+    assert!(answered <= calls.len() / 2, "{answered} of {} calls were answered", calls.len());
+    calls.iter().for_each(JoinHandle::abort);
 }
 
 /// Whether a service can have all these fields of a sandbox; says so if not.

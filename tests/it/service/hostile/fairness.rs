@@ -6,10 +6,10 @@ use futures_util::future::join_all;
 use procyard::grpc::pb;
 use tokio::task::JoinHandle;
 
-use super::{MANY_NUMBERS, PROMPT, calls_during, unread_answer, with_large_environment};
+use super::{MANY_NUMBERS, PROMPT, calls_during, overtakes, unread_answer, with_large_environment};
 use crate::support::callers::{KnowingService, TokenClient};
 use crate::support::service::*;
-use crate::support::{SOON, soon, until};
+use crate::support::{Gate, SOON, soon, until};
 
 const CALLERS: [(&str, &str); 2] = [("a", "operator,owner=a"), ("b", "operator,owner=b")];
 
@@ -118,24 +118,8 @@ async fn many_large_lists_leave_other_callers_served() {
     assert!(calls.slowest < PROMPT, "{:?}", calls.slowest);
 }
 
-/// Runs calls, and fails if they are all answered before a few calls of another caller.
-async fn overtakes<T: Send + 'static>(
-    other: &mut TokenClient,
-    calls: impl IntoIterator<Item = impl Future<Output = T> + Send + 'static>,
-) {
-    let calls: Vec<_> = calls.into_iter().map(tokio::spawn).collect();
-    soon(async {
-        while !calls.iter().any(JoinHandle::is_finished) {
-            tokio::task::yield_now().await
-        }
-    })
-    .await;
-    for _ in 0..3 {
-        soon(other.get_server_info(pb::GetServerInfoRequest {})).await.unwrap();
-    }
-    let answered = calls.iter().filter(|call| call.is_finished()).count();
-    assert!(answered <= calls.len() / 2, "{answered} of {} calls were answered", calls.len());
-    calls.iter().for_each(JoinHandle::abort);
+async fn ask_for_info(client: &mut TokenClient) {
+    soon(client.get_server_info(pb::GetServerInfoRequest {})).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -148,12 +132,12 @@ async fn answers_with_large_outputs_leave_another_caller_served() {
         let request = pb::GetRequest { id: "a".into() };
         unread_answer::<_, pb::GetResponse>(channel.clone(), "Get", request)
     };
-    overtakes(&mut b, (0..30).map(|_| get())).await;
+    overtakes((0..30).map(|_| get()), async || ask_for_info(&mut b).await).await;
     let list = || {
         let request = pb::ListRequest::default();
         unread_answer::<_, pb::ListResponse>(channel.clone(), "List", request)
     };
-    overtakes(&mut b, (0..30).map(|_| list())).await;
+    overtakes((0..30).map(|_| list()), async || ask_for_info(&mut b).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -176,7 +160,59 @@ async fn many_server_infos_leave_another_caller_served() {
         let mut a = a.clone();
         async move { a.get_server_info(pb::GetServerInfoRequest {}).await.map(drop) }
     };
-    overtakes(&mut b, (0..30).map(|_| info())).await;
+    overtakes((0..30).map(|_| info()), async || ask_for_info(&mut b).await).await;
+}
+
+/// Chunks of a process, and followers that are shown none of them.
+const CHUNKS: u64 = 10_000;
+const FOLLOWERS: usize = 250;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn followers_of_another_stream_leave_another_caller_served() {
+    let (_known, mut a, mut b) = two_callers().await;
+    let directory = tempfile::tempdir().unwrap();
+    let mut gate = Gate::new(directory.path());
+    // Most lines are a chunk of their own; the last one is of the other stream.
+    let line = format!(
+        "{{ while :; do echo; done & }}; read x <{}; kill $!; echo last >&2; exec sleep 1000",
+        gate.path
+    );
+    soon(a.start(start("a", shell(&line)))).await.unwrap();
+    let many = async || {
+        let got = a.clone().get(pb::GetRequest { id: "a".into() }).await.unwrap().into_inner();
+        got.process.unwrap().transcript.unwrap().next_seq > CHUNKS
+    };
+    soon(async {
+        while !many().await {
+            tokio::task::yield_now().await
+        }
+    })
+    .await;
+    gate.open(1);
+    let follow = || {
+        let mut a = a.clone();
+        async move {
+            let streams = vec![pb::Stream::Stderr.into()];
+            let request = pb::FollowRequest { id: "a".into(), streams, ..Default::default() };
+            let mut messages = a.follow(request).await.unwrap().into_inner();
+            while let Some(answer) = messages.message().await.unwrap() {
+                if matches!(answer.message, Some(pb::follow_response::Message::Chunk(_))) {
+                    return;
+                }
+            }
+            panic!("the last line was not shown");
+        }
+    };
+    let mut follows = std::pin::pin!(soon(join_all((0..FOLLOWERS).map(|_| follow()))));
+    let mut calls = 0;
+    loop {
+        tokio::select! {
+            _ = &mut follows => break,
+            () = ask_for_info(&mut b) => calls += 1,
+        }
+    }
+    // About 10 when each of these calls waits several times for a batch of each follower.
+    assert!(calls > 60, "{calls} calls were answered");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,13 +1,14 @@
-//! Kills without end: what they ask of the keeper is bounded.
+//! Kills without end: what they ask of the server and of the keeper is bounded.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
 use procyard::grpc::pb;
 
-use super::PROMPT;
 use super::unkillable::Tracer;
+use super::{PROMPT, overtakes};
 use crate::support::callers::{KnowingService, TokenClient};
 use crate::support::service::*;
 use crate::support::{skip, soon, stat, until};
@@ -96,4 +97,65 @@ async fn kills_that_wait_are_few_at_a_time_for_each_caller() {
     assert!(!is_in_time || killed <= KILLS_OF_CALLER, "{killed} are killed at a time");
     tracer.end();
     soon(kill).await.unwrap().unwrap();
+}
+
+/// Processes that wait in a queue, with labels that take long to compare.
+const QUEUED: usize = 200;
+
+/// Kills that mean none of them.
+const VAIN_KILLS: usize = 60;
+
+fn labels(last: &str) -> HashMap<String, String> {
+    let label = |n| (format!("{}{n:02}", "k".repeat(60)), "v".repeat(256));
+    let mut labels: HashMap<_, _> = (0..64).map(label).collect();
+    labels.insert(format!("{}63", "k".repeat(60)), last.into());
+    labels
+}
+
+async fn fill_queue(client: &TokenClient) {
+    let first = start("first", in_queue("q", shell("exec sleep 1000")));
+    soon(client.clone().start(first)).await.unwrap();
+    let starts = (0..QUEUED).map(|n| {
+        let spec = pb::Spec { labels: labels("mine"), ..in_queue("q", shell("true")) };
+        let (mut client, request) = (client.clone(), start(&format!("queued-{n}"), spec));
+        async move { client.start(request).await.unwrap() }
+    });
+    soon(join_all(starts)).await;
+}
+
+/// A Kill that looks at the labels of all processes, and kills none.
+fn vain_kill(client: &TokenClient) -> impl Future<Output = usize> + Send + use<> {
+    let selector = pb::Selector { labels: labels("others"), ..Default::default() };
+    let target = pb::kill_request::Target::Selector(selector);
+    let request = pb::KillRequest { target: Some(target), ..Default::default() };
+    let mut client = client.clone();
+    async move { client.kill(request).await.unwrap().into_inner().processes.len() }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn costly_selectors_leave_another_callers_start_prompt() {
+    let known = KnowingService::start(&CALLERS).await;
+    let (a, mut b) = (known.caller("a").await, known.caller("b").await);
+    fill_queue(&a).await;
+    let kills = (0..VAIN_KILLS).map(|_| vain_kill(&a));
+    overtakes(kills, async || begins(&mut b, String::new(), "true").await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cancelled_kills_leave_no_work() {
+    let known = KnowingService::start(&CALLERS).await;
+    let (a, mut b) = (known.caller("a").await, known.caller("b").await);
+    fill_queue(&a).await;
+    let begin = Instant::now();
+    assert_eq!(soon(vain_kill(&a)).await, 0);
+    let one = begin.elapsed();
+    for _ in 0..3 {
+        let kills = join_all((0..VAIN_KILLS).map(|_| vain_kill(&a)));
+        // They have arrived when a few are answered.
+        let _ = tokio::time::timeout(4 * one, kills).await;
+    }
+    let begin = Instant::now();
+    begins(&mut b, String::new(), "true").await;
+    let all = 3 * u32::try_from(VAIN_KILLS).unwrap() * one;
+    assert!(begin.elapsed() < all / 2, "{:?}, and one Kill took {one:?}", begin.elapsed());
 }

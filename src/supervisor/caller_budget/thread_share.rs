@@ -1,0 +1,113 @@
+//! How long one caller has the server's thread before others have it.
+//!
+//! What is short is done on the one thread that serves all callers, such as reading a batch of output. A caller may
+//! have hundreds of streams and calls that all do so, and each of them would delay everything that others wait for.
+//! When those of one caller have had the thread for a while in all, one of them continues each time that every other
+//! task has run. Nothing is held while one waits: a stream whose client does not read is not polled, and would hold it
+//! as long.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long one caller has the thread: about as long as a batch of 64 KiB in tiny chunks takes.
+const MAX_TIME: Duration = Duration::from_micros(200);
+
+/// What one caller's calls and streams have had of the thread.
+#[derive(Debug, Default)]
+pub(super) struct ThreadShare {
+    /// Nanoseconds since the tasks of others have run.
+    used: AtomicU64,
+    /// How often they have.
+    round: AtomicU64,
+}
+
+/// A turn, until this is dropped. What takes long checks whether there is time left.
+pub(in crate::supervisor) struct ThreadTurn<'a> {
+    share: &'a ThreadShare,
+    begin: Instant,
+}
+
+impl ThreadShare {
+    pub(super) async fn turn(&self) -> ThreadTurn<'_> {
+        while self.used.load(Ordering::Relaxed) >= nanos(MAX_TIME) {
+            let round = self.round.load(Ordering::Relaxed);
+            tokio::task::yield_now().await;
+            let next = round + 1;
+            let (set, failed) = (Ordering::Relaxed, Ordering::Relaxed);
+            if self.round.compare_exchange(round, next, set, failed).is_ok() {
+                self.used.store(0, Ordering::Relaxed);
+            }
+        }
+        ThreadTurn { share: self, begin: Instant::now() }
+    }
+}
+
+impl ThreadTurn<'_> {
+    /// Whether this turn may do more.
+    pub(in crate::supervisor) fn has_time(&self) -> bool {
+        self.begin.elapsed() < MAX_TIME
+    }
+}
+
+impl Drop for ThreadTurn<'_> {
+    fn drop(&mut self) {
+        self.share.used.fetch_add(nanos(self.begin.elapsed()), Ordering::Relaxed);
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+    use std::task::Poll;
+
+    use super::*;
+
+    const TASKS: usize = 20;
+    const TURNS: usize = 10;
+
+    /// The turns of one caller, each of which takes longer than it should, and the rounds of another task meanwhile.
+    #[tokio::test]
+    async fn other_tasks_run_between_two_turns_of_one_caller() {
+        let share = Arc::new(ThreadShare::default());
+        let turns = Arc::new(AtomicUsize::new(0));
+        let tasks: Vec<_> = (0..TASKS)
+            .map(|_| {
+                let (share, turns) = (Arc::clone(&share), Arc::clone(&turns));
+                tokio::spawn(async move {
+                    for _ in 0..TURNS {
+                        let turn = share.turn().await;
+                        while turn.has_time() {}
+                        turns.fetch_add(1, Ordering::Relaxed);
+                    }
+                })
+            })
+            .collect();
+        let mut before = 0;
+        while before < TASKS * TURNS {
+            tokio::task::yield_now().await;
+            let now = turns.load(Ordering::Relaxed);
+            assert!(now <= before + 1, "{} turns in a row", now - before);
+            before = now;
+        }
+        for task in tasks {
+            task.await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn turn_that_is_not_polled_holds_up_no_other() {
+        let share = ThreadShare::default();
+        share.used.store(nanos(MAX_TIME), Ordering::Relaxed);
+        let mut unpolled = Box::pin(share.turn());
+        let first_poll = std::future::poll_fn(|cx| Poll::Ready(unpolled.as_mut().poll(cx)));
+        assert!(first_poll.await.is_pending());
+        drop(share.turn().await);
+        drop(share.turn().await);
+        drop(unpolled.await);
+    }
+}
