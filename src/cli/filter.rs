@@ -2,7 +2,7 @@
 //!
 //! Owns the options for that, the same in all commands, and the selector that comes of them.
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
 
 use crate::grpc::pb;
 
@@ -11,28 +11,28 @@ use crate::grpc::pb;
 #[command(next_help_heading = "Filters")]
 pub(super) struct Filter {
     /// Those of this name.
-    #[arg(long)]
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     name: Option<String>,
     /// Those with this reference of the client's.
-    #[arg(long = "ref", value_name = "REF")]
+    #[arg(long = "ref", value_name = "REF", value_parser = NonEmptyStringValueParser::new())]
     reference: Option<String>,
     /// Those with this label. Repeatable: all of them must be there.
     #[arg(long, short, value_name = "KEY=VALUE", value_parser = label)]
     label: Vec<(String, String)>,
     /// Those of this owner.
-    #[arg(long)]
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     owner: Option<String>,
     /// Those of this workspace.
-    #[arg(long)]
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     workspace: Option<String>,
     /// The one that is this service.
-    #[arg(long)]
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     service: Option<String>,
     /// Those of this kind of work.
     #[arg(long, value_parser = named(&["background", "service", "foreground"], mode))]
     mode: Option<pb::Mode>,
     /// Those of this queue.
-    #[arg(long)]
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     queue: Option<String>,
     /// Those in this state. Repeatable: one of them.
     #[arg(long, value_parser = named(
@@ -149,5 +149,13 @@ mod tests {
         assert_eq!(selector.labels["d"], "");
         assert!(filter(&[]).is_empty() && !filter(&["--name", "a"]).is_empty());
         assert!(Cli::try_parse_from(["x", "--state", "gone"]).is_err());
+    }
+
+    #[test]
+    fn empty_filter_is_refused() {
+        // As of a variable that is not set: without it, the others would match more.
+        for option in ["--name", "--ref", "--owner", "--workspace", "--service", "--queue"] {
+            assert!(Cli::try_parse_from(["x", "--state", "running", option, ""]).is_err());
+        }
     }
 }

@@ -167,7 +167,7 @@ fn hint(reason: &str) -> Option<&'static str> {
         "NO_CREDENTIALS" | "BAD_CREDENTIALS" => "give one by PROCYARD_TOKEN or --tls-cert",
         "ID_CONFLICT" => "choose another one, or free it by `procyard rm`",
         "HAS_OUTPUT" => "that is --force",
-        "STILL_RUNNING" => "that is `procyard kill`, or --force of `procyard rm`",
+        "STILL_RUNNING" => "end it by `procyard kill`, or wait for it by `procyard wait`",
         "NOT_A_TERMINAL" => "`procyard run -t` gives it one",
         "STDIN_NOT_OPEN" => "those are -i and -t of `procyard run`",
         _ => return None,

@@ -10,11 +10,14 @@ use super::words;
 /// As shells and most programs exit when they were called in a wrong way.
 const EXIT_USAGE: u8 = 2;
 
-/// Words that other programs have for commands that are safe to try, and what to say of these.
-const SYNONYMS: [(&[&str], &str); 4] = [
+/// Words that other programs have for commands, and what to say of these.
+const SYNONYMS: [(&[&str], &str); 7] = [
     (&["top", "list", "ls", "status", "jobs", "show", "processes"], "'ps' lists processes"),
     (&["start", "exec", "spawn", "shell"], "'run' starts a command"),
     (&["tail", "cat", "output"], "'logs' shows output"),
+    (&["restart"], "'rerun' runs a finished process again"),
+    (&["up"], "'serve' runs the supervisor"),
+    (&["down", "shutdown"], "'stop' ends the supervisor and all that it runs"),
     (&["version"], "'--version' shows the version"),
 ];
 

@@ -104,7 +104,7 @@ pub enum Error {
     #[error("the process {0:?} does not run: it has exited, or waits for its turn or its restart")]
     NotRunning(String),
     /// It has not exited.
-    #[error("the process {0:?} has not exited; kill it first (Delete does so by force)")]
+    #[error("the process {0:?} has not exited; kill it first")]
     StillRunning(String),
     /// It runs on pipes.
     #[error("the process {0:?} runs on pipes, not on a terminal")]

@@ -72,6 +72,10 @@ fn no_unknown_word_suggests_a_command_that_changes_something() {
         ("exec", "'run' starts a command"),
         ("tail", "'logs' shows output"),
         ("cat", "'logs' shows output"),
+        ("restart", "'rerun' runs a finished process again"),
+        ("up", "'serve' runs the supervisor"),
+        ("down", "'stop' ends the supervisor and all that it runs"),
+        ("shutdown", "'stop' ends the supervisor and all that it runs"),
         ("version", "'--version' shows the version"),
     ] {
         let (code, said) = failed(procyard(&[word]));

@@ -46,3 +46,15 @@ async fn rerun_of_a_foreground_process_needs_no_reader() {
     assert_eq!(transcript.total_bytes, 3_000_000);
     assert!(transcript.dropped_bytes > 0, "{transcript:?}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rerun_of_a_live_process_names_kill_and_wait() {
+    let service = TestService::start();
+    begin(&mut service.client().await, "p", shell("exec sleep 600")).await;
+    for args in [&["rerun", "p"][..], &["rerun", "--force", "p"], &["rm", "p"]] {
+        let (code, said) = failed(service.procyard(args));
+        assert_eq!(code, 1);
+        assert!(said.contains("end it by `procyard kill`, or wait for it"), "{said}");
+        assert!(!said.contains("procyard rm") && !said.contains("--force"), "{said}");
+    }
+}

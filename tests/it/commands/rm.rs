@@ -23,7 +23,7 @@ async fn finished_ones_are_freed_and_others_by_force_only() {
     let output = finished(service.procyard(&["rm", "lives", "c"]));
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(output.stdout, b"c\n");
-    assert!(String::from_utf8(output.stderr).unwrap().contains("--force"));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("procyard kill"));
     assert_eq!(printed(service.procyard(&["rm", "--force", "lives"])), "lives\n");
     assert_eq!(printed(service.procyard(&["ps", "--all", "--quiet"])), "");
 }
