@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use procyard::grpc::pb;
 
+use super::hanging::Stopped;
 use crate::support::service::*;
 use crate::support::{Gate, alive, soon, until};
 
@@ -28,9 +29,10 @@ pub(super) async fn nothing_in_memory(service: &TestService) {
 pub(super) async fn lose_everything(service: &mut TestService) {
     let server = service.server_pid();
     // Stopped first, so that it saves nothing when it sees that its keeper is gone.
-    kill_pid(server, libc::SIGSTOP);
+    let stopped = Stopped::new(server);
     service.signal(libc::SIGKILL);
     kill_pid(server, libc::SIGKILL);
+    std::mem::forget(stopped);
     until("the server has ended", || !alive(server.cast_unsigned())).await;
     service.begin_anew(|_| {});
 }

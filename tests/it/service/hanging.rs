@@ -1,12 +1,14 @@
 //! One of the two processes hangs instead of dying: it is noticed, and nothing is lost.
 
+use std::time::{Duration, Instant};
+
 use procyard::grpc::pb;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
 use crate::support::service::*;
-use crate::support::{alive, soon, until};
+use crate::support::{SOON, alive, soon, state, until};
 
 /// A process that is stopped, and goes on when this is dropped, should it still be there.
 pub(super) struct Stopped(i32);
@@ -14,7 +16,14 @@ pub(super) struct Stopped(i32);
 impl Stopped {
     pub(super) fn new(pid: i32) -> Stopped {
         kill_pid(pid, libc::SIGSTOP);
-        Stopped(pid)
+        let stopped = Stopped(pid);
+        // Until all threads have stopped, one of them may still do something.
+        let begin = Instant::now();
+        while !has_stopped(pid) {
+            assert!(begin.elapsed() < SOON, "process {pid} does not stop");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        stopped
     }
 }
 
@@ -23,6 +32,15 @@ impl Drop for Stopped {
         // SAFETY: a signal to one process, which this test has started.
         unsafe { libc::kill(self.0, libc::SIGCONT) };
     }
+}
+
+/// Whether all threads of a process have stopped or ended.
+fn has_stopped(pid: i32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    threads.into_iter().all(|thread| {
+        let thread = thread.file_name().to_str().and_then(|number| number.parse().ok());
+        thread.and_then(state).is_none_or(|state| matches!(state, 'T' | 'Z' | 'X'))
+    })
 }
 
 /// Prints numbered lines until a file appears, then says how many there were, on pipes.

@@ -17,7 +17,7 @@ use tonic::{Code, Request};
 use crate::support::callers::listens_at;
 use crate::support::service::*;
 use crate::support::transcript::*;
-use crate::support::{SOON, binary, have, soon, until};
+use crate::support::{SOON, binary, soon, until};
 use openmetrics::Scrape;
 
 const DOCUMENTED: &str = include_str!("../../../docs/metrics.md");

@@ -77,6 +77,16 @@ mod tests {
     }
 
     #[test]
+    fn second_call_gets_the_cached_regex() {
+        let cache = RegexCache::new();
+        cache.get_or_compile("a", false).unwrap();
+        // A regex that the pattern does not compile to.
+        cache.0.lock().unwrap()[0].regex = OutputRegex::new("b", false).unwrap();
+        assert!(cache.get_or_compile("a", false).unwrap().is_match(b"b"));
+        assert_eq!(patterns(&cache), ["a"]);
+    }
+
+    #[test]
     fn cached_regexes_stay_within_their_bytes() {
         let cache = RegexCache::new();
         for n in 0..24 {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::Write;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixStream};
@@ -15,6 +15,10 @@ use procyard::grpc::pb;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tonic::transport::{Channel, Endpoint};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
 
 use crate::support::callers::{KnowingService, listens_at};
 use crate::support::http2;
@@ -27,6 +31,9 @@ const CALLS: usize = 5;
 /// How long an admin may take to connect and call. Generous for a busy machine; in a flood that is not
 /// fended off it is for ever, or over TCP for a minute.
 const MAX_DELAY: Duration = Duration::from_secs(10);
+
+/// An address on loopback that no flood comes from.
+const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 /// Connections of a flood: more than a service with [`FEW_FILES`] has places, as at full volume 5,000
 /// and 6,000 are more than 4,096.
@@ -139,10 +146,9 @@ async fn slowest<F: Future<Output = ()>>(call: impl Fn() -> F) -> Duration {
     slowest
 }
 
-/// Makes a call as an admin, on a connection of its own to the address of the flood.
-async fn call_as_admin(address: &UnixAddr) {
-    let (endpoint, address) =
-        (tonic::transport::Endpoint::from_static("http://x"), address.clone());
+/// A connection of its own.
+async fn connect_unix(address: &UnixAddr) -> Channel {
+    let (endpoint, address) = (Endpoint::from_static("http://x"), address.clone());
     let connector = tower::service_fn(move |_| {
         let address = address.clone();
         async move {
@@ -153,8 +159,31 @@ async fn call_as_admin(address: &UnixAddr) {
             Ok::<_, std::io::Error>(hyper_util::rt::TokioIo::new(io))
         }
     });
-    let channel = endpoint.connect_with_connector(connector).await.unwrap();
-    Client::new(channel).get_server_info(pb::GetServerInfoRequest {}).await.unwrap();
+    endpoint.connect_with_connector(connector).await.unwrap()
+}
+
+/// Makes a call as an admin, on a connection of its own to the address of the flood.
+async fn call_as_admin(address: &UnixAddr) {
+    let mut client = Client::new(connect_unix(address).await);
+    client.get_server_info(pb::GetServerInfoRequest {}).await.unwrap();
+}
+
+/// Probes health, on a connection of its own.
+async fn probe_unix(address: &UnixAddr) -> Result<(), tonic::Status> {
+    probe(connect_unix(address).await).await
+}
+
+/// The same without credentials, from an address on loopback.
+async fn probe_tcp(address: SocketAddr, from: Ipv4Addr) -> Result<(), tonic::Status> {
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
+    let endpoint = endpoint.local_address(Some(from.into()));
+    probe(endpoint.connect().await.unwrap()).await
+}
+
+async fn probe(channel: Channel) -> Result<(), tonic::Status> {
+    let answer = HealthClient::new(channel).check(HealthCheckRequest::default()).await?;
+    assert_eq!(answer.into_inner().status(), ServingStatus::Serving);
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -165,13 +194,24 @@ async fn admin_is_served_during_a_flood_of_unix_connections() {
     let Some((size, files)) = volume(5000) else {
         return skip("too few files can be open here");
     };
-    let (service, address) = reachable(|command| limit_files(command, files));
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let (service, address) = reachable(|command| {
+        limit_files(command, files);
+        command.args(["--listen", "tcp://127.0.0.1:0"]);
+        command.env("RUST_LOG", "info").env("NO_COLOR", "1").stderr(log.reopen().unwrap());
+    });
+    let loopback = listens_at(log.path()).await;
     service.client().await;
     let of_flood = address.clone();
     let flood = Flood::start(size, Some(NOBODY), move || UnixStream::connect_addr(&of_flood).ok());
     flood.has_opened(size).await;
-    let slowest = slowest(|| call_as_admin(&address)).await;
-    eprintln!("slowest call of an admin: {slowest:?}");
+    let slowest_call = slowest(|| call_as_admin(&address)).await;
+    let on_unix = slowest(async || probe_unix(&address).await.unwrap()).await;
+    let probe = async || probe_tcp(loopback, Ipv4Addr::LOCALHOST).await.unwrap();
+    let over_tcp = slowest(probe).await;
+    eprintln!(
+        "slowest call of an admin: {slowest_call:?}, slowest probes: {on_unix:?}, {over_tcp:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -196,8 +236,15 @@ async fn admin_is_served_during_a_flood_of_tcp_connections() {
             }
         }
     };
-    let slowest = slowest(call).await;
-    eprintln!("slowest call of an admin: {slowest:?}");
+    let slowest_call = slowest(call).await;
+    // From the address of the flood a probe may have to connect again, as an admin.
+    let probe = async || while probe_tcp(address, Ipv4Addr::LOCALHOST).await.is_err() {};
+    let slowest_probe = slowest(probe).await;
+    let from_elsewhere = slowest(async || probe_tcp(address, ELSEWHERE).await.unwrap()).await;
+    let socket = UnixAddr::from_pathname(known.service.socket()).unwrap();
+    let on_unix = slowest(async || probe_unix(&socket).await.unwrap()).await;
+    eprintln!("slowest call of an admin: {slowest_call:?}");
+    eprintln!("slowest probes: {slowest_probe:?}, {from_elsewhere:?}, {on_unix:?}");
     drop(flood);
     // However many were refused, they have few lines.
     let lines = known.log().lines().filter(|line| line.contains("call=\"connect\"")).count();

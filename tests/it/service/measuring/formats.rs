@@ -64,17 +64,3 @@ async fn head_is_answered_as_get_without_a_body() {
     let length = headers.lines().find_map(|header| header.strip_prefix("content-length: "));
     assert!(length.unwrap().parse::<usize>().unwrap() > 1000, "{headers}");
 }
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn promtool_finds_nothing_wrong() {
-    if !have(&["promtool"]) {
-        return;
-    }
-    let measured = Measured::start().await;
-    let (_, _, body) = measured.ask(&get("")).await;
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), body).unwrap();
-    let mut check = Command::new("promtool");
-    let checked = check.args(["check", "metrics"]).stdin(file.reopen().unwrap()).output().unwrap();
-    assert!(checked.status.success(), "{checked:?}");
-}
