@@ -167,7 +167,10 @@ async fn the_socket_is_its_owners_alone() {
     let service = TestService::start_with(|command| {
         command.arg("--listen").arg(format!("unix://{}", socket.display()));
     });
-    service.client().await;
+    // The keeper makes the sockets one after the other, and clients connect to the first one before the
+    // second one exists. The server answers when all exist.
+    let info = pb::GetServerInfoRequest::default();
+    soon(service.client().await.get_server_info(info)).await.unwrap();
     let mode = |path: &std::path::Path| {
         std::fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777
     };
