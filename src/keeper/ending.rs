@@ -95,6 +95,8 @@ impl Keeper {
                 if let Some(finished) = self.spawner.lose_helper(zombie.pid) {
                     self.finish_start(finished);
                 }
+            } else if self.pipes.owns(zombie.pid) {
+                self.lose_pipe_helper(zombie.pid);
             } else if self.forest.is_reader(zombie.pid) {
                 self.forest.lose_reader(zombie.pid);
             } else {
@@ -132,7 +134,7 @@ impl Keeper {
         // Asked again: what was found out over several turns may have changed meanwhile.
         let leaf_is_empty = lingering.is_empty() && self.is_leaf_empty(key);
         let Some(held) = self.held.get_mut(key) else { return };
-        held.drain(time, &self.poller);
+        held.drain(key, time, &self.poller, &mut self.pipes);
         held.end_input(&self.poller);
         let Zombie { pid, status, core_dumped, usage } = zombie;
         let confined = held.confined.take();
@@ -177,8 +179,9 @@ impl Keeper {
         loop {
             let done = match &mut search {
                 ExitSearch::Orphans(pass) => {
-                    let (table, spawner) = (&self.held, &self.spawner);
-                    let known = OwnChildren { table, spawner, cgroups: self.cgroups.as_ref() };
+                    let (table, spawner, pipes) = (&self.held, &self.spawner, &self.pipes);
+                    let cgroups = self.cgroups.as_ref();
+                    let known = OwnChildren { table, spawner, pipes, cgroups };
                     self.forest.advance(pass, &known, Some(until))
                 }
                 ExitSearch::Members(walk) => {
@@ -286,8 +289,8 @@ impl Keeper {
             return false;
         }
         // Those that no process could be found for.
-        let (table, spawner, cgroups) = (&self.held, &self.spawner, self.cgroups.as_ref());
-        let known = OwnChildren { table, spawner, cgroups };
+        let (table, spawner, pipes) = (&self.held, &self.spawner, &self.pipes);
+        let known = OwnChildren { table, spawner, pipes, cgroups: self.cgroups.as_ref() };
         self.forest.refresh(&known);
         let left = self.forest.everyone();
         for member in &left {

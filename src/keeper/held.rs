@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use super::cgroup::{Cgroups, Leaf};
 use super::controllers::Confined;
 use super::input::Input;
-use super::output::{Output, Pause, Pumped, Sink};
-use super::poller::Poller;
+use super::output::{MAX_UNREAD, Output, Pause, Pumped, Sink};
+use super::pipes::{Call, PipeHelpers};
+use super::poller::{Poller, Token};
 use super::ring::Writer;
 use super::spawn::{Child, Spawner};
 use super::start::ProcessCgroups;
@@ -33,8 +34,6 @@ const BULK_NEWS: Duration = Duration::from_micros(500);
 /// What a buffer of a pipe holds at most. A packet (`O_DIRECT`) takes a whole one, however short it
 /// is, and a read takes one at least.
 const PIPE_PAGE: usize = 4096;
-/// Reads of an output that a drain makes at least, if there is something.
-const MIN_DRAIN_READS: usize = 64;
 
 /// One process.
 pub(super) struct Held {
@@ -116,10 +115,35 @@ impl Held {
         self.outputs.iter().flatten().any(|output| output.paused == Some(Pause::RingFull))
     }
 
-    /// Reads one output once, and lets go of it when it has ended.
-    pub(super) fn pump(&mut self, output: usize, time: u64, poller: &Poller) -> Pumped {
+    /// Reads one output once, and lets go of it when it has ended. `waits`: also waits for a read that may
+    /// be late.
+    pub(super) fn pump(
+        &mut self,
+        (token, waits): (Token, bool),
+        time: u64,
+        poller: &Poller,
+        pipes: &mut PipeHelpers,
+    ) -> Pumped {
+        let Token::Output(_, output) = token else { return Pumped::Empty };
         let Some(source) = &mut self.outputs[output] else { return Pumped::Empty };
-        let pumped = source.pump(&mut self.sink, time);
+        let pumped = source.pump(&mut self.sink, time, (token, waits), pipes);
+        if pumped == Pumped::Ended {
+            self.end_output(output, poller);
+        }
+        pumped
+    }
+
+    /// Takes what a late read has brought, as [`Held::pump`] does.
+    pub(super) fn finish_read(
+        &mut self,
+        output: usize,
+        time: u64,
+        call: Call,
+        poller: &Poller,
+        pipes: &mut PipeHelpers,
+    ) -> Pumped {
+        let Some(source) = &mut self.outputs[output] else { return Pumped::Empty };
+        let pumped = source.finish_read(&mut self.sink, time, call, pipes);
         if pumped == Pumped::Ended {
             self.end_output(output, poller);
         }
@@ -130,28 +154,29 @@ impl Held {
     /// stays open through other descriptors, and would be reported as ended for ever.
     pub(super) fn end_output(&mut self, output: usize, poller: &Poller) {
         if let Some(output) = self.outputs[output].take() {
-            poller.remove(&output.fd);
+            poller.remove(&output.end);
         }
         self.terminal = None;
     }
 
     /// Nothing can be typed any more.
     pub(super) fn end_input(&mut self, poller: &Poller) {
-        if let Some(fd) = self.input.fd() {
-            poller.remove(fd);
+        if let Some(end) = self.input.end() {
+            poller.remove(end);
         }
         self.input.close();
     }
 
     /// Reads all that was written before the exit: until there is nothing, or until as much was
     /// read as the pipe can have held, in bytes and in packets, since a descendant may write for ever.
-    pub(super) fn drain(&mut self, time: u64, poller: &Poller) {
+    /// What another process keeps from being read is not waited for.
+    pub(super) fn drain(&mut self, key: u64, time: u64, poller: &Poller, pipes: &mut PipeHelpers) {
         self.sink.open_exit_room();
         for output in 0..self.outputs.len() {
-            let mut left = self.outputs[output].as_ref().map_or(0, Output::most_unread);
-            let mut reads_left = (left / PIPE_PAGE).max(MIN_DRAIN_READS);
+            let mut left = MAX_UNREAD;
+            let mut reads_left = MAX_UNREAD / PIPE_PAGE;
             loop {
-                match self.pump(output, time, poller) {
+                match self.pump((Token::Output(key, output), true), time, poller, pipes) {
                     Pumped::Bytes(len) | Pumped::Bulk(len) if len < left && reads_left > 1 => {
                         left -= len;
                         reads_left -= 1;
@@ -163,7 +188,7 @@ impl Held {
         }
         if let Some(terminal) = &mut self.terminal {
             terminal.release();
-            self.pump(0, time, poller);
+            self.pump((Token::Output(key, 0), true), time, poller, pipes);
         }
     }
 
@@ -367,6 +392,7 @@ impl Table {
 pub(super) struct OwnChildren<'a> {
     pub(super) table: &'a Table,
     pub(super) spawner: &'a Spawner,
+    pub(super) pipes: &'a PipeHelpers,
     pub(super) cgroups: Option<&'a Cgroups>,
 }
 
@@ -376,6 +402,7 @@ impl Known for OwnChildren<'_> {
         by_pid.contains_key(&pid)
             || [*server, *candidate].contains(&Some(pid))
             || self.spawner.pids().any(|own| own == pid)
+            || self.pipes.owns(pid)
     }
 
     fn led_by(&self, leader: i32) -> Option<u64> {
@@ -408,22 +435,25 @@ mod tests {
     use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
     use super::*;
+    use crate::keeper::pipes::End;
     use crate::process::Io;
     use crate::transcript::Stream;
 
     #[test]
     fn drain_ends_though_each_read_brings_little() {
         let launch = Launch::new("a", ["x"]);
-        let mut streams = Streams::open(Io::Pipes { stdin: false, merge_stderr: true }).unwrap();
+        let mut pipes = PipeHelpers::new().unwrap();
+        let io = Io::Pipes { stdin: false, merge_stderr: true };
+        let mut streams = Streams::open(io, pipes.closes()).unwrap();
         // Of a file whose size is not known each read takes little, and there is always more.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let endless = rustix::fs::open("/dev/zero", flags, Mode::empty()).unwrap();
-        streams.outputs = [Some(Output::new(endless, Stream::Stdout)), None];
+        streams.outputs = [Some(Output::new(End::of_terminal(endless), Stream::Stdout)), None];
         let pidfd = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
         let child = Child { pid: getpid().as_raw_nonzero().get(), pidfd };
         let mut held = Held::new(&launch, child, ProcessCgroups::default(), streams, false);
         let first = held.sink.next_seq();
-        held.drain(0, &Poller::new().unwrap());
+        held.drain(1, 0, &Poller::new().unwrap(), &mut pipes);
         let chunks = held.sink.next_seq() - first;
         assert!((1..=512).contains(&chunks), "{chunks} chunks");
     }

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 
-use super::{raw, reap};
+use super::{raw, reap, tree};
 
 /// What a task may need of a stack, and the inaccessible part below it.
 const STACK_BYTES: usize = 64 << 10;
@@ -28,12 +28,17 @@ const GUARD_BYTES: usize = 64 << 10;
 /// How long a helper that was killed may take to end; a longer one is stuck in the kernel.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// How long the keeper waits for a helper that has no CPU: others have the CPUs.
+const CPU_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// The helper has nothing to do.
 const IDLE: u32 = 0;
-/// It has a job.
+/// It has a job, and writes to the event when it has done it.
 const POSTED: u32 = 1;
+/// It has a job, and writes to no event.
+const QUIETLY_POSTED: u32 = 2;
 /// It has done its job.
-const DONE: u32 = 2;
+const DONE: u32 = 3;
 
 /// What a helper does.
 ///
@@ -143,11 +148,44 @@ impl<J: Job> Helper<J> {
         self.memory.job.borrow_mut().take();
     }
 
-    /// Gives a job to an idle helper.
+    /// Gives a job to an idle helper. The event tells when it is done.
     pub(super) fn post(&self, job: Rc<J>) {
+        self.give(job, POSTED);
+    }
+
+    /// Gives a job to an idle helper. No event tells when it is done, unless one is asked for.
+    pub(super) fn post_quietly(&self, job: Rc<J>) {
+        self.give(job, QUIETLY_POSTED);
+    }
+
+    /// Asks for the event that a job is done. False: it is done already.
+    pub(super) fn ask_for_event(&self) -> bool {
+        let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
+        self.memory.state.compare_exchange(QUIETLY_POSTED, POSTED, success, failure).is_ok()
+    }
+
+    /// Gives a job to an idle helper and waits until it is done. False: not in time though the helper
+    /// had a CPU; the event tells when it is done.
+    pub(super) fn run(&self, job: Rc<J>, timeout: Duration) -> bool {
+        self.post_quietly(job);
+        self.wait_with_cpu(timeout) || !self.ask_for_event()
+    }
+
+    /// Waits until it has done its job. False: not in time though it had a CPU.
+    pub(super) fn wait_with_cpu(&self, timeout: Duration) -> bool {
+        let deadline = Instant::now() + CPU_TIMEOUT;
+        while !self.wait(timeout) {
+            if !tree::is_runnable(self.pid) || Instant::now() >= deadline {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn give(&self, job: Rc<J>, state: u32) {
         self.memory.posted.store(Rc::as_ptr(&job).cast_mut(), Ordering::Relaxed);
         *self.memory.job.borrow_mut() = Some(job);
-        self.memory.state.store(POSTED, Ordering::Release);
+        self.memory.state.store(state, Ordering::Release);
         wake(&self.memory.state);
     }
 
@@ -161,14 +199,17 @@ impl<J: Job> Helper<J> {
     /// Waits until it has done its job. False: not in time.
     pub(super) fn wait(&self, timeout: Duration) -> bool {
         let deadline = Instant::now() + timeout;
-        while self.memory.state.load(Ordering::Acquire) == POSTED {
+        loop {
+            let state = self.memory.state.load(Ordering::Acquire);
+            if ![POSTED, QUIETLY_POSTED].contains(&state) {
+                return true;
+            }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return false;
             }
-            wait_while(&self.memory.state, POSTED, Some(left));
+            wait_while(&self.memory.state, state, Some(left));
         }
-        true
     }
 }
 
@@ -201,17 +242,19 @@ extern "C" fn serve<J: Job>(memory: *mut c_void) -> ! {
     let _ = call(libc::SYS_prctl, [set_name, name, 0, 0, 0]);
     loop {
         let state = memory.state.load(Ordering::Acquire);
-        if state != POSTED {
+        if ![POSTED, QUIETLY_POSTED].contains(&state) {
             wait_while(&memory.state, state, None);
             continue;
         }
         // SAFETY: the keeper holds the job until it is done.
         unsafe { &*memory.posted.load(Ordering::Relaxed) }.run();
-        memory.state.store(DONE, Ordering::Release);
+        let before = memory.state.swap(DONE, Ordering::AcqRel);
         wake(&memory.state);
-        let one = 1_u64;
-        let (event, one) = (memory.done_event as usize, (&raw const one) as usize);
-        let _ = call(libc::SYS_write, [event, one, 8, 0, 0]);
+        if before == POSTED {
+            let one = 1_u64;
+            let (event, one) = (memory.done_event as usize, (&raw const one) as usize);
+            let _ = call(libc::SYS_write, [event, one, 8, 0, 0]);
+        }
     }
 }
 

@@ -2,12 +2,16 @@
 //!
 //! Owns the input descriptor of one process, what pends in front of it, and the offsets that
 //! make a repeated write harmless. Never blocks: what the child does not read pends, up to a
-//! bound, beyond which nothing is taken.
+//! bound, beyond which nothing is taken. Helpers write to pipes (`pipes`).
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
+use std::rc::Rc;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
+
+use super::pipes::{Call, End, Outcome, PipeHelpers};
+use super::poller::Token;
 
 use crate::process::{InputState, MAX_PENDING_INPUT, Refused};
 
@@ -17,9 +21,15 @@ const MAX_PENDING: usize = MAX_PENDING_INPUT as usize;
 /// The input of a process.
 pub(super) struct Input {
     /// None: there is none, or it was closed by either side.
-    fd: Option<OwnedFd>,
+    end: Option<Rc<End>>,
     accepted: u64,
     pending: VecDeque<u8>,
+    /// A write is late: its bytes still pend.
+    is_late: bool,
+    /// A write was late.
+    was_late: bool,
+    /// There was no helper for a write.
+    is_stalled: bool,
     /// A pipe is to be closed once nothing pends.
     closing: bool,
     /// Where the terminal's EOF was typed last, so that a repeated write does not type it twice.
@@ -37,31 +47,51 @@ pub(super) struct Write<'a> {
 }
 
 impl Input {
-    pub(super) fn new(fd: Option<OwnedFd>) -> Input {
-        Input { fd, accepted: 0, pending: VecDeque::new(), closing: false, eof_at: None }
+    pub(super) fn new(end: Option<End>) -> Input {
+        Input {
+            end: end.map(Rc::new),
+            accepted: 0,
+            pending: VecDeque::new(),
+            is_late: false,
+            was_late: false,
+            is_stalled: false,
+            closing: false,
+            eof_at: None,
+        }
     }
 
     /// How far it is.
     pub(super) fn state(&self) -> InputState {
         InputState {
-            open: self.fd.is_some() && !self.closing,
+            open: self.end.is_some() && !self.closing,
             accepted: self.accepted,
             pending: self.pending.len() as u64,
         }
     }
 
     /// The descriptor, which may be watched even when nothing pends any more.
-    pub(super) fn fd(&self) -> Option<&OwnedFd> {
-        self.fd.as_ref()
+    pub(super) fn end(&self) -> Option<&Rc<End>> {
+        self.end.as_ref()
     }
 
-    /// The descriptor to be watched for room, while something pends.
-    pub(super) fn waiting(&self) -> Option<&OwnedFd> {
-        self.fd.as_ref().filter(|_| !self.pending.is_empty())
+    /// The descriptor to be watched for room, while something pends that no helper writes.
+    pub(super) fn waiting(&self) -> Option<&Rc<End>> {
+        let is_watched = !self.pending.is_empty() && !self.is_late && !self.is_stalled;
+        self.end.as_ref().filter(|_| is_watched)
     }
 
-    /// Takes bytes, all or none; those that were taken before are skipped.
-    pub(super) fn write(&mut self, write: &Write<'_>) -> Result<InputState, Refused> {
+    /// Whether a write has to be tried again after a while.
+    pub(super) fn is_stalled(&self) -> bool {
+        self.is_stalled
+    }
+
+    /// Takes bytes for the process with this key, all or none; those that were taken before are skipped.
+    pub(super) fn write(
+        &mut self,
+        write: &Write<'_>,
+        key: u64,
+        pipes: &mut PipeHelpers,
+    ) -> Result<InputState, Refused> {
         let offset = write.offset.unwrap_or(self.accepted);
         if offset > self.accepted {
             return Err(Refused::InputOffset(self.state()));
@@ -88,7 +118,7 @@ impl Input {
                 None => self.closing = true,
             }
         }
-        self.flush();
+        self.flush(key, pipes);
         Ok(self.state())
     }
 
@@ -100,14 +130,36 @@ impl Input {
     }
 
     /// Writes what the child takes now.
-    pub(super) fn flush(&mut self) {
-        while let (Some(fd), false) = (&self.fd, self.pending.is_empty()) {
-            match rustix::io::write(fd, self.pending.as_slices().0) {
-                Ok(written) => drop(self.pending.drain(..written)),
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return,
-                // The child closed its end: nobody will read the rest.
-                Err(_) => self.close(),
+    pub(super) fn flush(&mut self, key: u64, pipes: &mut PipeHelpers) {
+        self.is_stalled = false;
+        while let (Some(end), false) = (&self.end, self.pending.is_empty()) {
+            if self.is_late {
+                return;
+            }
+            let data = self.pending.as_slices().0;
+            let written = if !end.is_pipe() {
+                rustix::io::write(end, data)
+            } else if !has_room(end) {
+                return;
+            } else {
+                match pipes.write(Token::Input(key), end, data, self.was_late) {
+                    Outcome::Done(call) => {
+                        let written = call.result();
+                        pipes.recycle(call);
+                        written
+                    }
+                    Outcome::Late => {
+                        (self.is_late, self.was_late) = (true, true);
+                        return;
+                    }
+                    Outcome::NoHelper => {
+                        self.is_stalled = true;
+                        return;
+                    }
+                }
+            };
+            if !self.take_written(written) {
+                return;
             }
         }
         self.pending = VecDeque::new();
@@ -116,21 +168,68 @@ impl Input {
         }
     }
 
+    /// A late write was made: continues behind it.
+    pub(super) fn finish_write(&mut self, key: u64, call: Call, pipes: &mut PipeHelpers) {
+        self.is_late = false;
+        let written = call.result();
+        pipes.recycle(call);
+        if self.take_written(written) {
+            self.flush(key, pipes);
+        }
+    }
+
+    /// What was written pends no more. False: there was no room for it.
+    fn take_written(&mut self, written: Result<usize, Errno>) -> bool {
+        match written {
+            Ok(written) => drop(self.pending.drain(..written.min(self.pending.len()))),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return false,
+            // The child closed its end: no process will read the rest.
+            Err(_) => self.close(),
+        }
+        true
+    }
+
     /// Gives up: the process has exited or closed its end.
     pub(super) fn close(&mut self) {
-        self.fd = None;
+        self.is_stalled = false;
+        self.end = None;
         self.pending = VecDeque::new();
     }
 }
 
+/// Whether a write to a pipe would take or refuse something now.
+fn has_room(end: &End) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let polled = rustix::event::poll(&mut [PollFd::new(end, PollFlags::OUT)], Some(&now));
+    polled.is_ok_and(|ready| ready > 0)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::os::fd::OwnedFd;
+
     use rustix::pipe::{PipeFlags, pipe_with};
 
-    fn pipe() -> (OwnedFd, Input) {
+    use super::*;
+
+    struct Piped {
+        input: Input,
+        pipes: PipeHelpers,
+    }
+
+    impl Piped {
+        fn write(&mut self, write: &Write<'_>) -> Result<InputState, Refused> {
+            self.input.write(write, 1, &mut self.pipes)
+        }
+    }
+
+    fn pipe() -> (OwnedFd, Piped) {
         let (reader, writer) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC).unwrap();
-        (reader, Input::new(Some(writer)))
+        let pipes = PipeHelpers::new().unwrap();
+        // The tests look at what was closed at once.
+        let input = Input::new(Some(End::of_terminal(writer)));
+        (reader, Piped { input, pipes })
     }
 
     fn plain(offset: Option<u64>, data: &[u8]) -> Write<'_> {
@@ -179,10 +278,10 @@ mod tests {
         let mut all = Vec::new();
         while all.len() < taken {
             all.extend(read(&reader));
-            input.flush();
+            input.input.flush(1, &mut input.pipes);
         }
         assert_eq!(all, piece.repeat(taken / piece.len()));
-        assert!(input.waiting().is_none());
+        assert!(input.input.waiting().is_none());
     }
 
     #[test]

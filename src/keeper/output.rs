@@ -1,31 +1,40 @@
-//! Capturing: from a pipe or terminal straight into the ring.
+//! Capturing: from a pipe or terminal into the ring.
 //!
-//! Owns one output descriptor of a process and how much is read from it at a time. Never waits:
-//! it is called when there is something to read.
+//! Owns one output of a process and how much is read from it at a time. Never waits: it is called when
+//! there is something to read, and helpers read pipes (`pipes`).
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
+use super::pipes::{BUSY_PIPE, Call, End, Outcome, PipeHelpers};
+use super::poller::Token;
 use super::ring::{Unappended, Writer};
 use crate::process::{Launch, Overflow};
 use crate::transcript::Stream;
 use crate::transcript::ring::MAX_PAYLOAD;
 
-/// Size that a pipe is given once it was seen full.
-pub(super) const BUSY_PIPE: usize = 1 << 20;
-/// What a terminal hands over at most in one read, and the room that a short read is given.
+/// Most bytes that can have been written and not yet read.
+pub(super) const MAX_UNREAD: usize = BUSY_PIPE;
+/// What a terminal hands over at most in one read.
 const TERMINAL_READ: usize = 4096;
-const SHORT_READ: usize = 512;
+/// A pipe is not read while its ring has less room.
+const MIN_ROOM: usize = 512;
 
 /// An output of a process.
 pub(super) struct Output {
-    pub(super) fd: OwnedFd,
+    pub(super) end: Rc<End>,
     stream: Stream,
     grown: bool,
     /// Why it is not watched, if it is not.
     pub(super) paused: Option<Pause>,
+    /// A read is late.
+    is_late: bool,
+    /// A read was late.
+    was_late: bool,
+    /// What was read and found no room in the ring.
+    unappended: Vec<u8>,
 }
 
 /// Why an output is not watched.
@@ -35,6 +44,8 @@ pub(super) enum Pause {
     RingFull,
     /// The machine has no memory or no descriptor for it now.
     ResourceExhausted,
+    /// A read is late.
+    Late,
 }
 
 /// What one read brought.
@@ -46,10 +57,12 @@ pub(super) enum Pumped {
     Bulk(usize),
     /// There is nothing now.
     Empty,
-    /// Nobody can write to it any more.
+    /// No process can write to it any more.
     Ended,
     /// The ring takes no more until chunks are acknowledged.
     NoRoom,
+    /// An event will tell when it was read.
+    Late,
     /// The machine has no memory or no descriptor for it now.
     Trouble(Errno),
 }
@@ -120,35 +133,69 @@ impl Sink {
 }
 
 impl Output {
-    pub(super) fn new(fd: OwnedFd, stream: Stream) -> Output {
-        Output { fd, stream, grown: false, paused: None }
+    pub(super) fn new(end: End, stream: Stream) -> Output {
+        Output {
+            end: Rc::new(end),
+            stream,
+            grown: false,
+            paused: None,
+            is_late: false,
+            was_late: false,
+            unappended: Vec::new(),
+        }
     }
 
-    /// Reads once.
-    pub(super) fn pump(&mut self, sink: &mut Sink, time: u64) -> Pumped {
-        let want = match self.stream {
-            Stream::Terminal => TERMINAL_READ,
-            // The exact size keeps the ring from dropping more than it must.
-            _ => rustix::io::ioctl_fionread(&self.fd).map_or(0, |there| there as usize),
-        };
-        if sink.ring.is_none() {
-            // No ring is made for an output that only ends.
-            let there = self.poll();
-            if !there.contains(PollFlags::IN) {
-                let ended = there.intersects(PollFlags::HUP | PollFlags::ERR);
-                return if ended { Pumped::Ended } else { Pumped::Empty };
-            }
+    /// Whether something was read that the ring did not take.
+    pub(super) fn has_unappended(&self) -> bool {
+        !self.unappended.is_empty()
+    }
+
+    /// Whether it is not watched and can be read again.
+    pub(super) fn can_resume(&self) -> bool {
+        self.paused.is_some() && !self.is_late
+    }
+
+    /// Reads once. `waits`: also waits for a read that may be late.
+    pub(super) fn pump(
+        &mut self,
+        sink: &mut Sink,
+        time: u64,
+        (token, waits): (Token, bool),
+        pipes: &mut PipeHelpers,
+    ) -> Pumped {
+        if self.has_unappended() {
+            let data = std::mem::take(&mut self.unappended);
+            return self.append(sink, &data, time);
         }
+        if self.is_late {
+            let made = if waits { pipes.wait_for(token) } else { None };
+            return match made {
+                Some(call) => self.finish_read(sink, time, call, pipes),
+                None => Pumped::Late,
+            };
+        }
+        let there = self.poll();
+        if !there.contains(PollFlags::IN) {
+            // No ring is made for an output that only ends.
+            let ended = there.intersects(PollFlags::HUP | PollFlags::ERR);
+            return if ended { Pumped::Ended } else { Pumped::Empty };
+        }
+        if self.end.is_pipe() {
+            self.read_pipe(sink, time, (token, waits), pipes)
+        } else {
+            self.read_terminal(sink, time)
+        }
+    }
+
+    fn read_terminal(&mut self, sink: &mut Sink, time: u64) -> Pumped {
         let ring = match sink.ring() {
             Ok(ring) => ring,
-            Err(error) => {
-                return Pumped::Trouble(Errno::from_io_error(&error).unwrap_or(Errno::NOMEM));
-            }
+            Err(error) => return out_of_memory(&error),
         };
-        let fd = &self.fd;
-        let read = ring.append(self.stream, want.max(SHORT_READ), time, |room| {
+        let end = &self.end;
+        let read = ring.append(self.stream, TERMINAL_READ, time, |room| {
             loop {
-                match rustix::io::read(fd, &mut *room) {
+                match rustix::io::read(end, &mut *room) {
                     Ok((filled, _)) => return Ok(filled.len()),
                     Err(Errno::INTR) => {}
                     Err(errno) => return Err(errno),
@@ -157,44 +204,96 @@ impl Output {
         });
         match read {
             Ok(0) | Err(Unappended::Fill(Errno::IO)) => Pumped::Ended,
-            Ok(len) => {
-                self.grow_if_busy(want);
-                if len >= self.bulk() { Pumped::Bulk(len) } else { Pumped::Bytes(len) }
-            }
+            Ok(len) if len >= TERMINAL_READ / 2 => Pumped::Bulk(len),
+            Ok(len) => Pumped::Bytes(len),
             Err(Unappended::Full) => Pumped::NoRoom,
             Err(Unappended::Fill(Errno::AGAIN)) => Pumped::Empty,
             Err(Unappended::Fill(errno)) => Pumped::Trouble(errno),
         }
     }
 
-    /// Most bytes that can have been written and not yet read.
-    pub(super) fn most_unread(&self) -> usize {
-        match self.stream {
-            Stream::Terminal => BUSY_PIPE,
-            _ => rustix::pipe::fcntl_getpipe_size(&self.fd).unwrap_or(BUSY_PIPE),
+    fn read_pipe(
+        &mut self,
+        sink: &mut Sink,
+        time: u64,
+        (token, waits): (Token, bool),
+        pipes: &mut PipeHelpers,
+    ) -> Pumped {
+        let room = match sink.ring() {
+            Ok(ring) => ring.room(MAX_PAYLOAD as usize, MIN_ROOM),
+            Err(error) => return out_of_memory(&error),
+        };
+        let Some(room) = room else { return Pumped::NoRoom };
+        let is_slow = self.was_late && !waits;
+        match pipes.read(token, &self.end, room, !self.grown, is_slow) {
+            Outcome::Done(call) => self.finish_read(sink, time, call, pipes),
+            Outcome::Late => {
+                (self.is_late, self.was_late) = (true, true);
+                Pumped::Late
+            }
+            Outcome::NoHelper => Pumped::Trouble(Errno::AGAIN),
         }
     }
 
-    /// A read of this size is one of many: half of what one read can bring at most.
-    fn bulk(&self) -> usize {
-        match self.stream {
-            Stream::Terminal => TERMINAL_READ / 2,
-            _ => MAX_PAYLOAD as usize / 2,
+    /// Appends what a read of a pipe has brought.
+    pub(super) fn finish_read(
+        &mut self,
+        sink: &mut Sink,
+        time: u64,
+        mut call: Call,
+        pipes: &mut PipeHelpers,
+    ) -> Pumped {
+        self.is_late = false;
+        let pumped = match call.data() {
+            Ok([]) => Pumped::Ended,
+            Ok(data) => {
+                self.grown |= data.len() as u64 == MAX_PAYLOAD;
+                self.append(sink, data, time)
+            }
+            Err(Errno::AGAIN) => Pumped::Empty,
+            Err(errno) => Pumped::Trouble(errno),
+        };
+        pipes.recycle(call);
+        pumped
+    }
+
+    fn append(&mut self, sink: &mut Sink, data: &[u8], time: u64) -> Pumped {
+        let mut rest = data;
+        while !rest.is_empty() {
+            let appended = sink.ring().map(|ring| {
+                ring.append(self.stream, rest.len(), time, |room| {
+                    let len = room.len().min(rest.len());
+                    // SAFETY: both have so many bytes, and the ring is no part of a call's buffer.
+                    unsafe { rest.as_ptr().copy_to_nonoverlapping(room.as_mut_ptr().cast(), len) };
+                    Ok(len)
+                })
+            });
+            match appended {
+                Ok(Ok(len)) => rest = &rest[len..],
+                Ok(Err(_)) => {
+                    self.unappended = rest.to_vec();
+                    return Pumped::NoRoom;
+                }
+                Err(error) => {
+                    self.unappended = rest.to_vec();
+                    return out_of_memory(&error);
+                }
+            }
+        }
+        if data.len() as u64 >= MAX_PAYLOAD / 2 {
+            Pumped::Bulk(data.len())
+        } else {
+            Pumped::Bytes(data.len())
         }
     }
 
     fn poll(&self) -> PollFlags {
-        let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
+        let mut fds = [PollFd::new(&self.end, PollFlags::IN)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         rustix::event::poll(&mut fds, Some(&now)).map_or(PollFlags::empty(), |_| fds[0].revents())
     }
+}
 
-    /// A pipe that is full when it is read slows its writer down: a larger one is worth it then,
-    /// and only then, since an unprivileged user gets few.
-    fn grow_if_busy(&mut self, there: usize) {
-        if !self.grown && self.stream != Stream::Terminal && there as u64 >= MAX_PAYLOAD {
-            self.grown = true;
-            let _ = rustix::pipe::fcntl_setpipe_size(self.fd.as_fd(), BUSY_PIPE);
-        }
-    }
+fn out_of_memory(error: &std::io::Error) -> Pumped {
+    Pumped::Trouble(Errno::from_io_error(error).unwrap_or(Errno::NOMEM))
 }

@@ -19,6 +19,8 @@ pub(super) enum Token {
     Candidate,
     /// A start is over.
     Started,
+    /// A late call on a pipe was made.
+    PipeCallDone,
     /// An output of a process.
     Output(u64, usize),
     /// The input of a process, which has room.
@@ -33,6 +35,7 @@ impl Token {
             Token::Control => 2,
             Token::Candidate => 3,
             Token::Started => 4,
+            Token::PipeCallDone => 5,
             Token::Output(key, output) => key << 3 | output as u64,
             Token::Input(key) => key << 3 | 2,
         })
@@ -46,7 +49,8 @@ impl Token {
             (0, 1) => Token::Link,
             (0, 2) => Token::Control,
             (0, 3) => Token::Candidate,
-            (0, _) => Token::Started,
+            (0, 4) => Token::Started,
+            (0, _) => Token::PipeCallDone,
             (key, 2) => Token::Input(key),
             (key, output) => Token::Output(key, output as usize & 1),
         }
@@ -106,7 +110,7 @@ mod tests {
     fn a_token_comes_back_as_it_was() {
         let max = u64::MAX >> 3;
         let tokens = [Token::Signals, Token::Link, Token::Control, Token::Candidate];
-        let tokens = tokens.into_iter().chain([Token::Started]);
+        let tokens = tokens.into_iter().chain([Token::Started, Token::PipeCallDone]);
         let tokens = tokens.chain([Token::Input(1), Token::Input(max)]);
         let outputs = [1, 77, max].map(|key| [Token::Output(key, 0), Token::Output(key, 1)]);
         for token in tokens.chain(outputs.into_iter().flatten()) {

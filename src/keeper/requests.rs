@@ -98,7 +98,7 @@ impl Keeper {
         let eof_character = held.terminal.as_ref().map(Terminal::eof);
         let write = Write { offset: *offset, data, eof: *eof, eof_character };
         let before = held.input.state().accepted;
-        let state = held.input.write(&write)?;
+        let state = held.input.write(&write, *key, &mut self.pipes)?;
         if !watched {
             self.watch_input(*key);
         }

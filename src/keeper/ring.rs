@@ -18,7 +18,7 @@ use crate::transcript::ring::{FRAME_HEADER, Frame, MAX_PAYLOAD, Ring};
 
 // What still lies in two full pipes when their process exits fits into the room beyond the limit of
 // a blocking ring, so that an exit never waits for a reader.
-const _: () = assert!(EXIT_ROOM > 2 * super::output::BUSY_PIPE as u64);
+const _: () = assert!(EXIT_ROOM > 2 * super::pipes::BUSY_PIPE as u64);
 /// The part of a ring that stays mapped where what was written is unmapped: 1 / this.
 const MAPPED_SHARE: u64 = 8;
 /// Rather than a shorter frame than this, a filler goes before the wrap.
@@ -119,6 +119,18 @@ impl Writer {
     pub(super) fn give_way(&mut self) {
         let oldest = self.ring.header().first_kept.load(Ordering::Relaxed);
         self.acknowledge(oldest);
+    }
+
+    /// How many bytes may be read before they are appended: in a ring that blocks as many as it has room
+    /// for, or half as many, or a quarter, and so on down to `least`.
+    pub(super) fn room(&mut self, most: usize, least: usize) -> Option<usize> {
+        if self.overflow != Overflow::Block {
+            return Some(most);
+        }
+        let most = most.min(self.max_payload as usize);
+        let halves = std::iter::successors(Some(most), |size| Some(size / 2));
+        let mut sizes = halves.take_while(|size| *size >= least);
+        sizes.find(|size| self.make_room(FRAME_HEADER + *size as u64).is_ok())
     }
 
     /// Appends one chunk of at most `want` bytes, which `fill` puts in place. 0 from `fill` is
@@ -360,7 +372,7 @@ mod tests {
         append(&mut writer, Stream::Stdout, &piece).unwrap();
         assert_eq!(append(&mut writer, Stream::Stdout, &piece), Err(Unappended::Full));
         writer.open_exit_room();
-        for _ in 0..2 * super::super::output::BUSY_PIPE / 4000 {
+        for _ in 0..2 * super::super::pipes::BUSY_PIPE / 4000 {
             append(&mut writer, Stream::Stdout, &piece).unwrap();
         }
         let all = reader(&writer, 2).read(usize::MAX);

@@ -55,7 +55,7 @@ pub(super) struct Starting {
     /// The spawner's number for it.
     number: u64,
     key: u64,
-    streams: Streams,
+    streams: Box<Streams>,
     cgroups: ProcessCgroups,
 }
 
@@ -157,7 +157,7 @@ impl Keeper {
             program = program.beside(held.pidfd.as_ref().ok_or(Refused::NotRunning)?.as_fd())?;
         }
         let key = self.held.next_key();
-        let streams = Streams::open(launch.io)
+        let streams = Streams::open(launch.io, self.pipes.closes())
             .and_then(|streams| self.watch(key, &streams).map(|()| streams))
             .map_err(|errno| unopened(launch.io, errno))?;
         let (cgroups, leaf) = self.take_cgroups(start)?;
@@ -169,7 +169,7 @@ impl Keeper {
             return Err(Refused::Invalid("neither pipes nor terminal".into()));
         };
         match self.spawner.begin(Rc::clone(&program), &ends, leaf) {
-            Ok(number) => Ok(Begun::Starting { number, key, streams, cgroups }),
+            Ok(number) => Ok(Begun::Starting { number, key, streams: Box::new(streams), cgroups }),
             Err(failure) => {
                 self.give_back_cgroups(cgroups, &failure, FailedChild::NotMade);
                 Err(program.refuse(failure))
@@ -182,8 +182,8 @@ impl Keeper {
         let mut highest = 0;
         for (n, output) in streams.outputs.iter().enumerate() {
             if let Some(output) = output {
-                self.poller.add(&output.fd, Token::Output(key, n), EventFlags::IN)?;
-                highest = highest.max(output.fd.as_raw_fd());
+                self.poller.add(&output.end, Token::Output(key, n), EventFlags::IN)?;
+                highest = highest.max(output.end.as_fd().as_raw_fd());
             }
         }
         // The kernel gives out the lowest free number: all below the highest are taken.
@@ -269,7 +269,7 @@ impl Keeper {
         let Some(at) = at else { return };
         let Starting { mut start, key, streams, cgroups, .. } = self.starting.swap_remove(at);
         match result {
-            Ok(child) => self.hold(&start, key, child, streams, cgroups),
+            Ok(child) => self.hold(&start, key, child, *streams, cgroups),
             Err(Failed { failure, refused, child }) => {
                 let in_leaf = cgroups.leaf.is_some() && cgroups.confined.is_none();
                 let is_frozen = self.is_late_by_freeze(&cgroups, &failure);
@@ -342,7 +342,7 @@ enum Begun {
     /// The process is there already.
     Existing(Answer),
     /// A helper makes it.
-    Starting { number: u64, key: u64, streams: Streams, cgroups: ProcessCgroups },
+    Starting { number: u64, key: u64, streams: Box<Streams>, cgroups: ProcessCgroups },
 }
 
 fn spawned(key: u64, held: &Held, existed: bool, continued: u64) -> Answer {

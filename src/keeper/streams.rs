@@ -3,7 +3,7 @@
 //! Owns the ends from their opening until the child has taken its own and the keeper's have
 //! become part of the held process.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -11,6 +11,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::input::Input;
 use super::output::Output;
+use super::pipes::{Closes, End};
 use super::spawn::Ends;
 use super::terminal::Terminal;
 use crate::process::{Io, Size};
@@ -26,31 +27,35 @@ pub(super) struct Streams {
 }
 
 pub(super) struct ChildPipes {
-    stdin: Option<OwnedFd>,
-    stdout: OwnedFd,
-    stderr: Option<OwnedFd>,
+    stdin: Option<End>,
+    stdout: End,
+    stderr: Option<End>,
 }
 
 impl Streams {
-    pub(super) fn open(io: Io) -> Result<Streams, Errno> {
+    pub(super) fn open(io: Io, closes: &Closes) -> Result<Streams, Errno> {
         match io {
-            Io::Pipes { stdin, merge_stderr } => Streams::pipes(stdin, merge_stderr),
+            Io::Pipes { stdin, merge_stderr } => Streams::pipes(stdin, merge_stderr, closes),
             Io::Terminal(size) => Streams::terminal(size),
         }
     }
 
-    fn pipes(with_stdin: bool, merge_stderr: bool) -> Result<Streams, Errno> {
-        let (reader, stdout) = pipe_with(PipeFlags::CLOEXEC)?;
+    fn pipes(with_stdin: bool, merge_stderr: bool, closes: &Closes) -> Result<Streams, Errno> {
+        let open = || -> Result<[End; 2], Errno> {
+            let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
+            Ok([reader, writer].map(|fd| End::of_pipe(fd, closes)))
+        };
+        let [reader, stdout] = open()?;
         let output = Output::new(unblocked(reader)?, Stream::Stdout);
         let (mut errors, mut stderr) = (None, None);
         if !merge_stderr {
-            let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
+            let [reader, writer] = open()?;
             errors = Some(Output::new(unblocked(reader)?, Stream::Stderr));
             stderr = Some(writer);
         }
         let (mut input, mut stdin) = (None, None);
         if with_stdin {
-            let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
+            let [reader, writer] = open()?;
             input = Some(unblocked(writer)?);
             stdin = Some(reader);
         }
@@ -64,7 +69,7 @@ impl Streams {
 
     fn terminal(size: Size) -> Result<Streams, Errno> {
         let terminal = Terminal::open(size)?;
-        let copy = || rustix::io::fcntl_dupfd_cloexec(terminal.master(), 0);
+        let copy = || rustix::io::fcntl_dupfd_cloexec(terminal.master(), 0).map(End::of_terminal);
         let output = Output::new(unblocked(copy()?)?, Stream::Terminal);
         let input = Input::new(Some(copy()?));
         Ok(Streams { terminal: Some(terminal), outputs: [Some(output), None], input, child: None })
@@ -86,7 +91,7 @@ impl Streams {
 }
 
 /// An end that does not block. The flag belongs to one end of a pipe: the child's still does.
-fn unblocked(fd: OwnedFd) -> Result<OwnedFd, Errno> {
-    rustix::fs::fcntl_setfl(&fd, OFlags::NONBLOCK)?;
-    Ok(fd)
+fn unblocked(end: End) -> Result<End, Errno> {
+    rustix::fs::fcntl_setfl(&end, OFlags::NONBLOCK)?;
+    Ok(end)
 }

@@ -521,6 +521,11 @@ pub(super) fn cpu_micros(pid: i32) -> Option<u64> {
     Some(stat.ticks * (1_000_000 / TICKS))
 }
 
+/// Whether a process runs or waits for a CPU.
+pub(super) fn is_runnable(pid: i32) -> bool {
+    Stat::read(pid).is_some_and(|stat| stat.runnable)
+}
+
 /// What `/proc/PID/stat` says of a process.
 #[derive(Debug, PartialEq, Eq)]
 struct Stat {

@@ -15,7 +15,8 @@ use super::ending;
 use super::held::{OwnChildren, Table};
 use super::kill::Kill;
 use super::link::Link;
-use super::output::{Pause, Pumped};
+use super::output::{Output, Pause, Pumped};
+use super::pipes::{Call, PipeHelpers};
 use super::poller::{EventFlags, Poller, Token};
 use super::server::Source;
 use super::spawn::Spawner;
@@ -43,6 +44,7 @@ pub(super) struct Keeper {
     pub(super) poller: Poller,
     pub(super) signals: OwnedFd,
     pub(super) spawner: Spawner,
+    pub(super) pipes: PipeHelpers,
     pub(super) forest: Forest,
     /// Dropped before the leaves, among which it may have put the keeper itself.
     pub(super) controllers: Controllers,
@@ -95,6 +97,7 @@ impl Keeper {
     pub(super) fn run(&mut self) -> io::Result<()> {
         self.poller.add(&self.signals, Token::Signals, EventFlags::IN)?;
         self.poller.add(self.spawner.done_event(), Token::Started, EventFlags::IN)?;
+        self.poller.add(self.pipes.done_event(), Token::PipeCallDone, EventFlags::IN)?;
         while !self.stopped() {
             self.tend_server();
             for (token, flags) in self.poller.wait(self.timeout())? {
@@ -113,13 +116,15 @@ impl Keeper {
             self.advance_kills();
             self.advance_stop();
             self.flush();
+            self.kill_excess();
+            self.pipes.close_ends();
         }
         Ok(())
     }
 
     pub(super) fn own_children(&self) -> OwnChildren<'_> {
-        let (table, spawner, cgroups) = (&self.held, &self.spawner, self.cgroups.as_ref());
-        OwnChildren { table, spawner, cgroups }
+        let (table, spawner, pipes) = (&self.held, &self.spawner, &self.pipes);
+        OwnChildren { table, spawner, pipes, cgroups: self.cgroups.as_ref() }
     }
 
     /// How trees are ended here.
@@ -146,7 +151,8 @@ impl Keeper {
         let sweep = self.late_sweep_due().map(|due| due.saturating_duration_since(now));
         let start = self.spawner.due(!self.starts.is_empty());
         let start = start.map(|due| due.saturating_duration_since(now));
-        let dues = [server, retry, kill, stop, bulk, pulse, upgrade, sweep, start];
+        let closes = self.pipes.due().map(|due| due.saturating_duration_since(now));
+        let dues = [server, retry, kill, stop, bulk, pulse, upgrade, sweep, start, closes];
         dues.into_iter().flatten().min()
     }
 
@@ -165,6 +171,11 @@ impl Keeper {
                 // A child may have ended before it was known whose it is.
                 self.sweep_due = true;
             }
+            Token::PipeCallDone => {
+                for call in self.pipes.take_done() {
+                    self.finish_call(call);
+                }
+            }
             Token::Output(key, output) => self.capture(key, output, flags),
             Token::Input(key) => self.type_pending(key),
         }
@@ -174,7 +185,9 @@ impl Keeper {
     /// next event. News of much can wait for the news of more.
     fn capture(&mut self, key: u64, output: usize, flags: EventFlags) {
         let Some(held) = self.held.get_mut(key) else { return };
-        if !flags.contains(EventFlags::IN) {
+        let has_unappended =
+            held.outputs[output].as_ref().is_some_and(|output| output.has_unappended());
+        if !flags.contains(EventFlags::IN) && !has_unappended {
             // Hung up and empty.
             held.end_output(output, &self.poller);
             // Before the exit it tells nobody anything.
@@ -183,25 +196,76 @@ impl Keeper {
             }
             return;
         }
+        let token = Token::Output(key, output);
         let mut bulk = 0;
         let pumped = loop {
-            match held.pump(output, wall_clock(), &self.poller) {
+            match held.pump((token, false), wall_clock(), &self.poller, &mut self.pipes) {
                 Pumped::Bulk(_) if bulk < MOST_READS => bulk += 1,
                 pumped => break pumped,
             }
         };
         match pumped {
-            Pumped::Bulk(_) => return self.held.has_bulk_news(key),
-            Pumped::Empty if bulk > 0 => return self.held.has_bulk_news(key),
+            Pumped::Bulk(_) => self.held.has_bulk_news(key),
+            Pumped::Empty if bulk > 0 => self.held.has_bulk_news(key),
+            pumped => self.after_read(key, output, pumped),
+        }
+    }
+
+    /// Reports what a read of an output has brought, and stops watching the output if it cannot be read.
+    fn after_read(&mut self, key: u64, output: usize, pumped: Pumped) {
+        match pumped {
             Pumped::Empty => return,
-            Pumped::Bytes(_) | Pumped::Ended => {}
+            Pumped::Bytes(_) | Pumped::Bulk(_) | Pumped::Ended => {}
             Pumped::NoRoom => self.pause(key, output, Pause::RingFull),
+            Pumped::Late => self.pause(key, output, Pause::Late),
             Pumped::Trouble(error) => {
-                tracing::debug!(process = &*held.id, %error, "what it prints waits");
+                let process = self.held.get(key).map(|held| &*held.id);
+                tracing::debug!(process, %error, "output capture paused");
                 self.pause(key, output, Pause::ResourceExhausted);
             }
         }
         self.held.has_news(key);
+    }
+
+    /// A late call on a pipe was made.
+    fn finish_call(&mut self, call: Call) {
+        match call.token() {
+            Token::Output(key, output) => {
+                let Some(held) = self.held.get_mut(key) else { return };
+                let (poller, pipes) = (&self.poller, &mut self.pipes);
+                let pumped = held.finish_read(output, wall_clock(), call, poller, pipes);
+                self.watch_output(key, output);
+                self.after_read(key, output, pumped);
+            }
+            Token::Input(key) => {
+                let Some(held) = self.held.get_mut(key) else { return };
+                held.input.finish_write(key, call, &mut self.pipes);
+                self.watch_input(key);
+                self.held.has_news(key);
+            }
+            _ => {}
+        }
+    }
+
+    /// A helper that makes calls on pipes was killed.
+    pub(super) fn lose_pipe_helper(&mut self, pid: i32) {
+        if let Some(call) = self.pipes.lose(pid) {
+            self.finish_call(call);
+        }
+    }
+
+    /// Kills a process whose pipe was locked for too long while too many others are.
+    fn kill_excess(&mut self) {
+        while let Some(Token::Output(key, _) | Token::Input(key)) = self.pipes.take_excess() {
+            if let Some(held) = self.held.get(key) {
+                tracing::warn!(
+                    process = &*held.id,
+                    "killed: it keeps its pipes locked, as too many do"
+                );
+                self.kills.push(Kill::new(key, None));
+                self.kills_due = true;
+            }
+        }
     }
 
     /// Stops watching an output: until chunks are acknowledged, or, if the machine is in
@@ -214,28 +278,30 @@ impl Keeper {
         let Some(held) = self.held.get_mut(key) else { return };
         if let Some(output) = &mut held.outputs[output] {
             output.paused = Some(why);
-            self.poller.remove(&output.fd);
+            self.poller.remove(&output.end);
         }
     }
 
     /// Watches the outputs of a process again.
     pub(super) fn resume(&mut self, key: u64) {
-        let Some(held) = self.held.get_mut(key) else { return };
-        let (mut stalled, mut resumed) = (false, false);
-        for (n, output) in held.outputs.iter_mut().enumerate() {
-            if let Some(output) = output
-                && output.paused.take().is_some()
-            {
-                let added = self.poller.add(&output.fd, Token::Output(key, n), EventFlags::IN);
-                output.paused = added.is_err().then_some(Pause::ResourceExhausted);
-                stalled |= output.paused.is_some();
-                resumed = true;
-            }
-        }
-        if resumed {
+        let Some(held) = self.held.get(key) else { return };
+        let can_resume = |output: &Option<Output>| output.as_ref().is_some_and(Output::can_resume);
+        let paused = held.outputs.each_ref().map(can_resume);
+        for output in (0..paused.len()).filter(|output| paused[*output]) {
+            self.watch_output(key, output);
             self.held.has_news(key);
         }
-        if stalled {
+    }
+
+    /// Watches an output again.
+    fn watch_output(&mut self, key: u64, n: usize) {
+        let Some(held) = self.held.get_mut(key) else { return };
+        let Some(output) = held.outputs[n].as_mut().filter(|output| output.paused.is_some()) else {
+            return;
+        };
+        let added = self.poller.add(&output.end, Token::Output(key, n), EventFlags::IN);
+        output.paused = added.is_err().then_some(Pause::ResourceExhausted);
+        if output.paused.is_some() {
             self.stalled.push(key);
             self.retry_soon();
         }
@@ -253,26 +319,33 @@ impl Keeper {
         }
         for key in std::mem::take(&mut self.stalled) {
             self.resume(key);
+            if self.held.get(key).is_some_and(|held| held.input.is_stalled()) {
+                self.type_pending(key);
+            }
         }
         self.starts.extend(self.busy.drain(..));
     }
 
     fn type_pending(&mut self, key: u64) {
         let Some(held) = self.held.get_mut(key) else { return };
-        if let Some(fd) = held.input.fd() {
+        if let Some(end) = held.input.end() {
             // Watched again below, if something still pends; a later write may have taken all
             // that did along.
-            self.poller.remove(fd);
+            self.poller.remove(end);
         }
-        held.input.flush();
+        held.input.flush(key, &mut self.pipes);
         self.watch_input(key);
         self.held.has_news(key);
     }
 
     /// Watches an input while something pends before it.
     pub(super) fn watch_input(&mut self, key: u64) {
-        let Some(fd) = self.held.get(key).and_then(|held| held.input.waiting()) else { return };
-        let _ = self.poller.add(fd, Token::Input(key), EventFlags::OUT);
+        if self.held.get(key).is_some_and(|held| held.input.is_stalled()) {
+            self.stalled.push(key);
+            return self.retry_soon();
+        }
+        let Some(end) = self.held.get(key).and_then(|held| held.input.waiting()) else { return };
+        let _ = self.poller.add(end, Token::Input(key), EventFlags::OUT);
     }
 
     /// Tells the server what has changed, as far as there is room to tell it.

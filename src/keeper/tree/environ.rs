@@ -10,9 +10,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::Stat;
 use crate::keeper::helper::{self, Helper, Job};
 use crate::keeper::raw;
 
@@ -22,8 +21,6 @@ const MAX_ENVIRON_SEARCHED: usize = 128 << 10;
 
 /// How long the keeper waits for a helper to read an environment. Most take a tenth of a millisecond.
 const READ_TIMEOUT: Duration = Duration::from_millis(5);
-/// How long the keeper waits for a helper that has no CPU to read with: others have the CPUs.
-const CPU_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Most helpers that read environments. Each but one is stuck: what they do not read is not known.
 const MAX_READERS: usize = 8;
@@ -84,9 +81,8 @@ impl EnvironReader {
             return None;
         }
         let reader = self.idle_reader()?;
-        reader.post(Rc::new(ReadFile::new(path)));
-        let (pid, is_done) = (reader.pid(), wait_for(reader));
-        if !is_done {
+        if !reader.run(Rc::new(ReadFile::new(path)), READ_TIMEOUT) {
+            let pid = reader.pid();
             self.stuck.push((process, pid));
             return None;
         }
@@ -116,18 +112,6 @@ impl EnvironReader {
         }
         self.readers.iter().find(|reader| is_idle(reader))
     }
-}
-
-/// Waits for a helper to read. False: the process that it reads keeps it waiting.
-fn wait_for(reader: &Helper<ReadFile>) -> bool {
-    let deadline = Instant::now() + CPU_TIMEOUT;
-    while !reader.wait(READ_TIMEOUT) {
-        let is_runnable = Stat::read(reader.pid()).is_some_and(|stat| stat.runnable);
-        if !is_runnable || Instant::now() >= deadline {
-            return false;
-        }
-    }
-    true
 }
 
 /// A file whose beginning a helper reads.
@@ -188,6 +172,7 @@ mod tests {
     use std::fs::OpenOptions;
     use std::io::Write;
     use std::os::unix::ffi::OsStrExt;
+    use std::time::Instant;
 
     use rustix::fs::{CWD, FileType, Mode, mknodat};
 

@@ -11,6 +11,7 @@ mod health;
 mod hung_file_system;
 mod keeper_killed;
 mod kills;
+mod locked_pipes;
 mod lost_store;
 mod memory;
 mod nested_keeper;

@@ -1,0 +1,606 @@
+//! System calls on the pipes of processes, made by helpers.
+//!
+//! The kernel locks a pipe while a call works on it, and a process that has an end can hold that lock
+//! for as long as it likes: with a `splice` from an idle socket, or a `write` from memory that does not
+//! answer. Every other call on the pipe waits for the lock meanwhile, also one that must not block, and
+//! no signal ends the wait. So helpers make the keeper's calls on pipes: reads, writes and closes. The
+//! keeper waits for a read or a write, since most take a microsecond, but not for one that is late: an
+//! event tells when that is done. A stream that was late once is not waited for again, except at the
+//! exit of its process. Only `poll` takes no lock.
+
+use std::cell::{RefCell, UnsafeCell};
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use super::helper::{self, Helper, Job};
+use super::poller::Token;
+use super::raw;
+
+/// How long the keeper waits for a call.
+const CALL_TIMEOUT: Duration = Duration::from_millis(5);
+/// The same when much time was spent on late calls, which may take one part of this many of the
+/// keeper's time.
+const MIN_CALL_TIMEOUT: Duration = Duration::from_micros(200);
+const LATENESS_SHARE: u32 = 20;
+const MAX_LATENESS_CREDIT: Duration = Duration::from_millis(50);
+
+/// Most bytes that a call moves: as many as an ordinary pipe holds.
+const CALL_BYTES: usize = 64 << 10;
+/// Size that a pipe is given once a read has found it full.
+pub(super) const BUSY_PIPE: usize = 1 << 20;
+
+/// Late calls beyond which the process of the oldest is killed.
+const MAX_LATE_CALLS: usize = 256;
+/// Most helpers. Beyond the late calls, these are stuck at pipes that the kill of a process did not
+/// unlock.
+const MAX_HELPERS: usize = 1024;
+/// Idle helpers that are kept.
+const MAX_IDLE_HELPERS: usize = 2;
+
+/// The keeper's end of a stream, or the end of a pipe that a child is about to get.
+pub(super) struct End {
+    fd: ManuallyDrop<OwnedFd>,
+    /// Where it is put to be closed. None: helpers are not needed for it.
+    closes: Option<Closes>,
+}
+
+/// Descriptors of pipes that a helper will close.
+#[derive(Clone, Default)]
+pub(super) struct Closes(Rc<RefCell<Vec<RawFd>>>);
+
+impl End {
+    /// An end of a pipe, on which only helpers make calls.
+    pub(super) fn of_pipe(fd: OwnedFd, closes: &Closes) -> End {
+        End { fd: ManuallyDrop::new(fd), closes: Some(closes.clone()) }
+    }
+
+    /// An end of a terminal, on which the keeper makes calls itself.
+    pub(super) fn of_terminal(fd: OwnedFd) -> End {
+        End { fd: ManuallyDrop::new(fd), closes: None }
+    }
+
+    pub(super) fn is_pipe(&self) -> bool {
+        self.closes.is_some()
+    }
+}
+
+impl AsFd for End {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        // SAFETY: the field is not used again.
+        let fd = unsafe { ManuallyDrop::take(&mut self.fd) };
+        if let Some(closes) = &self.closes {
+            closes.0.borrow_mut().push(fd.into_raw_fd());
+        }
+    }
+}
+
+/// A read or a write.
+pub(super) struct Call {
+    /// Which stream it belongs to.
+    token: Token,
+    end: Rc<End>,
+    action: Action,
+    /// What is written, or room for what is read.
+    buffer: UnsafeCell<Buffer>,
+    /// Bytes, or a negative errno.
+    result: AtomicIsize,
+}
+
+type Buffer = Box<[u8]>;
+
+#[derive(Clone, Copy)]
+enum Action {
+    /// Reads at most so many bytes. A pipe that was full is made larger if `grows`.
+    Read { most: usize, grows: bool },
+    /// Writes the first bytes of the buffer.
+    Write { len: usize },
+}
+
+impl Call {
+    pub(super) fn token(&self) -> Token {
+        self.token
+    }
+
+    /// How many bytes it has moved.
+    pub(super) fn result(&self) -> Result<usize, Errno> {
+        let result = self.result.load(Ordering::Relaxed);
+        usize::try_from(result).map_err(|_| Errno::from_raw_os_error(-result as i32))
+    }
+
+    /// What it has read: nothing at the end of the stream.
+    pub(super) fn data(&mut self) -> Result<&[u8], Errno> {
+        let len = self.result()?;
+        Ok(&self.buffer.get_mut()[..len])
+    }
+
+    fn make(&self) -> Result<usize, i32> {
+        let fd = self.end.as_fd().as_raw_fd() as usize;
+        // SAFETY: the keeper touches the buffer only when the call was made.
+        let buffer = unsafe { (*self.buffer.get()).as_mut_ptr() } as usize;
+        let (number, len) = match self.action {
+            Action::Read { most, .. } => (libc::SYS_read, most),
+            Action::Write { len } => (libc::SYS_write, len),
+        };
+        let moved = loop {
+            match call(number, [fd, buffer, len, 0, 0]) {
+                Err(libc::EINTR) => {}
+                result => break result?,
+            }
+        };
+        if let Action::Read { grows: true, .. } = self.action
+            && moved == CALL_BYTES
+        {
+            let size = [fd, libc::F_SETPIPE_SZ as usize, BUSY_PIPE, 0, 0];
+            let _ = call(libc::SYS_fcntl, size);
+        }
+        Ok(moved)
+    }
+}
+
+fn call(number: libc::c_long, args: [usize; 5]) -> Result<usize, i32> {
+    // SAFETY: the calls of this module get open descriptors, and buffers that are large enough.
+    unsafe { raw::syscall(number, args) }
+}
+
+/// What a helper does.
+enum PipeJob {
+    Call(Call),
+    /// Closes descriptors, the next one being this. One that takes long keeps those behind it waiting,
+    /// unless they are taken back.
+    Close(Vec<RawFd>, AtomicUsize),
+}
+
+// SAFETY: it makes raw system calls only, and writes to atomics and the buffer of a call, which the
+// keeper touches only when the helper is done.
+unsafe impl Job for PipeJob {
+    fn run(&self) {
+        match self {
+            PipeJob::Call(call) => {
+                let result = call.make();
+                let result = result.map_or_else(|errno| -(errno as isize), |len| len as isize);
+                call.result.store(result, Ordering::Relaxed);
+            }
+            PipeJob::Close(fds, next) => {
+                while let Some(fd) = fds.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    // It is closed whatever is returned.
+                    let _ = call(libc::SYS_close, [*fd as usize, 0, 0, 0, 0]);
+                }
+            }
+        }
+    }
+}
+
+/// Makes calls on pipes.
+pub(super) struct PipeHelpers {
+    helpers: Vec<PipeHelper>,
+    done_event: OwnedFd,
+    /// Buffers that no call uses.
+    buffers: Vec<Buffer>,
+    closes: Closes,
+    lateness: Lateness,
+}
+
+struct PipeHelper {
+    helper: Helper<PipeJob>,
+    since: Instant,
+    state: HelperState,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum HelperState {
+    Idle,
+    /// The keeper does not wait for its call.
+    Late,
+    /// As late, and the process was killed for it.
+    Killed,
+    Closing,
+    /// It closes an end, and no longer those behind it.
+    StuckClosing,
+}
+
+/// What came of a call.
+pub(super) enum Outcome {
+    Done(Call),
+    /// The done event will tell when it was made.
+    Late,
+    /// Too many are stuck.
+    NoHelper,
+}
+
+impl PipeHelpers {
+    pub(super) fn new() -> io::Result<PipeHelpers> {
+        Ok(PipeHelpers {
+            helpers: Vec::new(),
+            done_event: helper::done_event()?,
+            buffers: Vec::new(),
+            closes: Closes::default(),
+            lateness: Lateness { credit: MAX_LATENESS_CREDIT, since: Instant::now() },
+        })
+    }
+
+    /// What can be read when a late call was made.
+    pub(super) fn done_event(&self) -> BorrowedFd<'_> {
+        self.done_event.as_fd()
+    }
+
+    /// Where ends are put to be closed.
+    pub(super) fn closes(&self) -> &Closes {
+        &self.closes
+    }
+
+    /// Whether a child of the keeper is one of them.
+    pub(super) fn owns(&self, pid: i32) -> bool {
+        self.helpers.iter().any(|helper| helper.helper.pid() == pid)
+    }
+
+    /// Reads at most so many bytes, and makes a full pipe larger if `grows`. Waits unless `is_slow`.
+    pub(super) fn read(
+        &mut self,
+        token: Token,
+        end: &Rc<End>,
+        most: usize,
+        grows: bool,
+        is_slow: bool,
+    ) -> Outcome {
+        let action = Action::Read { most: most.min(CALL_BYTES), grows };
+        let buffer = self.buffer();
+        self.run(token, end, action, buffer, is_slow)
+    }
+
+    /// Writes some of the bytes. Waits unless `is_slow`.
+    pub(super) fn write(
+        &mut self,
+        token: Token,
+        end: &Rc<End>,
+        data: &[u8],
+        is_slow: bool,
+    ) -> Outcome {
+        let mut buffer = self.buffer();
+        let len = data.len().min(CALL_BYTES);
+        buffer[..len].copy_from_slice(&data[..len]);
+        self.run(token, end, Action::Write { len }, buffer, is_slow)
+    }
+
+    fn run(
+        &mut self,
+        token: Token,
+        end: &Rc<End>,
+        action: Action,
+        buffer: Buffer,
+        is_slow: bool,
+    ) -> Outcome {
+        let now = Instant::now();
+        let Some(at) = self.idle_helper() else { return Outcome::NoHelper };
+        let (end, result) = (Rc::clone(end), AtomicIsize::new(0));
+        let call = Call { token, end, action, buffer: UnsafeCell::new(buffer), result };
+        let job = Rc::new(PipeJob::Call(call));
+        self.helpers[at].since = now;
+        if is_slow {
+            self.helpers[at].helper.post(job);
+        } else if self.helpers[at].helper.run(job, self.lateness.timeout(now)) {
+            if let Some(call) = self.helpers[at].take_call() {
+                return Outcome::Done(call);
+            }
+        } else {
+            self.lateness.spend(now.elapsed());
+        }
+        self.helpers[at].state = HelperState::Late;
+        Outcome::Late
+    }
+
+    /// Waits for the late call of a stream. None: there is none, or it is still late.
+    pub(super) fn wait_for(&mut self, token: Token) -> Option<Call> {
+        let now = Instant::now();
+        let timeout = self.lateness.timeout(now);
+        let helper = self.helpers.iter_mut().find(|helper| helper.serves(token))?;
+        if helper.helper.wait_with_cpu(timeout) {
+            return helper.take_call();
+        }
+        self.lateness.spend(now.elapsed());
+        None
+    }
+
+    /// Takes the late calls that were made.
+    pub(super) fn take_done(&mut self) -> Vec<Call> {
+        let _ = rustix::io::read(&self.done_event, &mut [0; 8]);
+        let done = self.helpers.iter_mut().filter_map(PipeHelper::take_call).collect();
+        let mut idle = 0;
+        self.helpers.retain(|helper| {
+            idle += usize::from(helper.state == HelperState::Idle);
+            helper.state != HelperState::Idle || idle <= MAX_IDLE_HELPERS
+        });
+        done
+    }
+
+    /// If too many calls are late, the stream of the one that is late for the longest time: its
+    /// process is to be killed, which unlocks its pipes unless another process locks them.
+    pub(super) fn take_excess(&mut self) -> Option<Token> {
+        let is_late = |helper: &PipeHelper| helper.state == HelperState::Late;
+        if self.helpers.iter().filter(|helper| is_late(helper)).count() <= MAX_LATE_CALLS {
+            return None;
+        }
+        let late = self.helpers.iter_mut().filter(|helper| is_late(helper));
+        let oldest = late.min_by_key(|helper| helper.since)?;
+        oldest.state = HelperState::Killed;
+        oldest.token()
+    }
+
+    /// One of them was killed. Returns the call that it did not finish: what came of it is not known.
+    pub(super) fn lose(&mut self, pid: i32) -> Option<Call> {
+        let at = self.helpers.iter().position(|helper| helper.helper.pid() == pid)?;
+        tracing::error!(pid, "a helper of the keeper was killed");
+        let lost = self.helpers.swap_remove(at).helper;
+        let job = lost.job();
+        lost.forget_job();
+        match Rc::into_inner(job?)? {
+            PipeJob::Call(call) => {
+                call.result.store(-(libc::EAGAIN as isize), Ordering::Relaxed);
+                Some(call)
+            }
+            PipeJob::Close(fds, next) => {
+                let rest = next.into_inner().min(fds.len());
+                self.closes.0.borrow_mut().extend(&fds[rest..]);
+                None
+            }
+        }
+    }
+
+    /// Gives back the buffer of a call.
+    pub(super) fn recycle(&mut self, call: Call) {
+        if self.buffers.len() < MAX_IDLE_HELPERS {
+            self.buffers.push(call.buffer.into_inner());
+        }
+    }
+
+    fn buffer(&mut self) -> Buffer {
+        self.buffers.pop().unwrap_or_else(|| vec![0; CALL_BYTES].into())
+    }
+
+    /// Has a helper close the ends that were dropped, without waiting for it. To be called before the
+    /// keeper waits for events, and when it is [`due`](PipeHelpers::due).
+    pub(super) fn close_ends(&mut self) {
+        if let Some(closing) = self.closing() {
+            let helper = &mut self.helpers[closing];
+            if helper.helper.take_done().is_some() {
+                helper.state = HelperState::Idle;
+            } else if helper.since.elapsed() >= CALL_TIMEOUT {
+                self.leave_late_close(closing);
+            } else {
+                return;
+            }
+        }
+        if self.closes.0.borrow().is_empty() {
+            return;
+        }
+        let Some(at) = self.idle_helper() else { return };
+        let fds = std::mem::take(&mut *self.closes.0.borrow_mut());
+        let helper = &mut self.helpers[at];
+        helper.helper.post_quietly(Rc::new(PipeJob::Close(fds, AtomicUsize::new(0))));
+        (helper.state, helper.since) = (HelperState::Closing, Instant::now());
+    }
+
+    /// A close takes long: another helper makes those behind it.
+    fn leave_late_close(&mut self, at: usize) {
+        let PipeHelper { helper, state, .. } = &mut self.helpers[at];
+        if let Some(PipeJob::Close(fds, next)) = helper.job().as_deref() {
+            // The helper adds 1 at most to a number that is far beyond the end.
+            let rest = next.swap(usize::MAX / 2, Ordering::Relaxed).min(fds.len());
+            self.closes.0.borrow_mut().extend(&fds[rest..]);
+        }
+        *state = HelperState::StuckClosing;
+        if !helper.ask_for_event() {
+            helper.take_done();
+            *state = HelperState::Idle;
+        }
+    }
+
+    fn closing(&self) -> Option<usize> {
+        self.helpers.iter().position(|helper| helper.state == HelperState::Closing)
+    }
+
+    /// When ends that wait for a close under way are to be looked at again.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let waiting = !self.closes.0.borrow().is_empty();
+        let closing = self.closing().map(|at| self.helpers[at].since + CALL_TIMEOUT);
+        closing.or_else(|| waiting.then(|| Instant::now() + CALL_TIMEOUT))
+    }
+
+    fn idle_helper(&mut self) -> Option<usize> {
+        if let Some(idle) = self.helpers.iter().position(|helper| helper.state == HelperState::Idle)
+        {
+            return Some(idle);
+        }
+        if self.helpers.len() >= MAX_HELPERS {
+            return None;
+        }
+        let helper = Helper::new(self.done_event.as_fd()).ok()?;
+        self.helpers.push(PipeHelper { helper, since: Instant::now(), state: HelperState::Idle });
+        Some(self.helpers.len() - 1)
+    }
+}
+
+impl Drop for PipeHelpers {
+    fn drop(&mut self) {
+        // The kernel kills them when the keeper has exited. Those that are stuck would be waited for.
+        std::mem::take(&mut self.helpers).into_iter().for_each(std::mem::forget);
+    }
+}
+
+impl PipeHelper {
+    /// Takes the call of a helper that has made it. A helper whose close took long is idle then, too.
+    fn take_call(&mut self) -> Option<Call> {
+        if self.state == HelperState::Closing {
+            return None;
+        }
+        let job = self.helper.take_done()?;
+        self.state = HelperState::Idle;
+        match Rc::into_inner(job)? {
+            PipeJob::Call(call) => Some(call),
+            PipeJob::Close(..) => None,
+        }
+    }
+
+    /// The stream that its call belongs to.
+    fn token(&self) -> Option<Token> {
+        match self.helper.job().as_deref() {
+            Some(PipeJob::Call(call)) => Some(call.token),
+            _ => None,
+        }
+    }
+
+    fn serves(&self, token: Token) -> bool {
+        self.state != HelperState::Idle && self.token() == Some(token)
+    }
+}
+
+/// How much of its time the keeper has spent on waiting for late calls.
+struct Lateness {
+    credit: Duration,
+    since: Instant,
+}
+
+impl Lateness {
+    /// How long a call may take now.
+    fn timeout(&mut self, now: Instant) -> Duration {
+        let earned = now.saturating_duration_since(self.since) / LATENESS_SHARE;
+        (self.credit, self.since) = ((self.credit + earned).min(MAX_LATENESS_CREDIT), now);
+        self.credit.clamp(MIN_CALL_TIMEOUT, CALL_TIMEOUT)
+    }
+
+    fn spend(&mut self, waited: Duration) {
+        self.credit = self.credit.saturating_sub(waited);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+    use std::thread::JoinHandle;
+
+    use rustix::event::{PollFd, PollFlags, poll};
+    use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, splice};
+
+    use super::*;
+
+    /// A pipe with one byte in it that a thread keeps locked, until the socket is written to.
+    struct LockedPipe {
+        socket: UnixStream,
+        thread: JoinHandle<()>,
+    }
+
+    impl LockedPipe {
+        /// Locks the pipe of this writing end.
+        fn new(writer: OwnedFd) -> LockedPipe {
+            let (socket, idle) = UnixStream::pair().unwrap();
+            rustix::io::write(&writer, b"1").unwrap();
+            let thread = std::thread::spawn(move || {
+                splice(&idle, None, &writer, None, 1, SpliceFlags::empty()).unwrap();
+            });
+            LockedPipe { socket, thread }
+        }
+
+        fn unlock(mut self) {
+            self.socket.write_all(b"2").unwrap();
+            self.thread.join().unwrap();
+        }
+    }
+
+    fn pipe(pipes: &PipeHelpers) -> (Rc<End>, OwnedFd) {
+        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        rustix::fs::fcntl_setfl(&reader, rustix::fs::OFlags::NONBLOCK).unwrap();
+        (Rc::new(End::of_pipe(reader, pipes.closes())), writer)
+    }
+
+    /// Begins a read that is late. A thread may take a while until it has locked its pipe.
+    fn read_late(pipes: &mut PipeHelpers, token: Token) -> (Rc<End>, LockedPipe) {
+        for patience in 0..12 {
+            let (end, writer) = pipe(pipes);
+            let locked = LockedPipe::new(writer);
+            std::thread::sleep(Duration::from_millis(1 << patience));
+            match pipes.read(token, &end, 64, false, false) {
+                Outcome::Late => return (end, locked),
+                _ => locked.unlock(),
+            }
+        }
+        panic!("no pipe was locked");
+    }
+
+    /// Takes the next late call that was made.
+    fn take_late(pipes: &mut PipeHelpers) -> Call {
+        loop {
+            let ready = poll(&mut [PollFd::new(&pipes.done_event(), PollFlags::IN)], None);
+            assert_eq!(ready, Ok(1));
+            if let Some(call) = pipes.take_done().pop() {
+                return call;
+            }
+        }
+    }
+
+    /// Reads from a pipe that is not locked. A busy machine may make the call late.
+    fn read(pipes: &mut PipeHelpers, end: &Rc<End>) -> Vec<u8> {
+        let mut call = match pipes.read(Token::Output(9, 0), end, 64, false, false) {
+            Outcome::Done(call) => call,
+            Outcome::Late => take_late(pipes),
+            Outcome::NoHelper => panic!("no helper"),
+        };
+        call.data().unwrap().to_vec()
+    }
+
+    #[test]
+    fn locked_pipe_delays_no_other_and_is_read_in_the_end() {
+        let mut pipes = PipeHelpers::new().unwrap();
+        let token = Token::Output(1, 0);
+        let (_end, locked) = read_late(&mut pipes, token);
+        let (other, writer) = pipe(&pipes);
+        rustix::io::write(&writer, b"other").unwrap();
+        assert_eq!(read(&mut pipes, &other), b"other");
+        assert!(pipes.wait_for(token).is_none());
+        locked.unlock();
+        let mut call = take_late(&mut pipes);
+        assert_eq!((call.token(), call.data()), (token, Ok(&b"12"[..])));
+    }
+
+    #[test]
+    fn close_of_a_locked_pipe_delays_no_other_close() {
+        let mut pipes = PipeHelpers::new().unwrap();
+        let (end, locked) = read_late(&mut pipes, Token::Output(1, 0));
+        // The late read still uses it: this is another descriptor of it.
+        let copy = rustix::io::fcntl_dupfd_cloexec(&end, 0).unwrap();
+        let (other, writer) = pipe(&pipes);
+        drop((End::of_pipe(copy, pipes.closes()), other));
+        let begin = Instant::now();
+        while rustix::io::write(&writer, b"x") != Err(Errno::PIPE) {
+            assert!(begin.elapsed() < Duration::from_secs(60), "the pipe is not closed");
+            pipes.close_ends();
+        }
+        locked.unlock();
+    }
+
+    #[test]
+    fn process_of_the_oldest_call_is_named_when_too_many_are_late() {
+        let mut pipes = PipeHelpers::new().unwrap();
+        let tokens = (1..=1 + MAX_LATE_CALLS as u64).map(|key| Token::Output(key, 0));
+        let locked: Vec<_> = tokens
+            .map(|token| {
+                assert_eq!(pipes.take_excess(), None);
+                read_late(&mut pipes, token)
+            })
+            .collect();
+        assert_eq!(pipes.take_excess(), Some(Token::Output(1, 0)));
+        assert_eq!(pipes.take_excess(), None);
+        locked.into_iter().for_each(|(_, locked)| locked.unlock());
+    }
+}
