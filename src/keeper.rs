@@ -6,7 +6,7 @@
 //! or owners: all that is the server's, which asks for everything it wants done (`requests`).
 //!
 //! To be read in this order: `turns` is the loop and the state; `requests`, `start`, `continuing`,
-//! `ending` and `kill` are what it does; `held` is what it holds; `helper`, `pipes` and `raw` are how it never
+//! `ending` and `kill` are what it does; `held` is what it holds; `helper`, `stream_helpers` and `raw` are how it never
 //! waits; `spawn`, `streams`, `output`, `ring`,
 //! `input`, `terminal`, `reap`, `tree`, `cgroup`, `controllers` and `memory` are how; `link`, `pulse`, `server`, `binary` and
 //! `upgrade` are the other process; `notify` is who started this one; `left` is what a killed
@@ -26,7 +26,6 @@ mod link;
 mod memory;
 mod notify;
 mod output;
-mod pipes;
 mod poller;
 mod pulse;
 mod raw;
@@ -36,6 +35,7 @@ mod ring;
 mod server;
 mod spawn;
 mod start;
+mod stream_helpers;
 mod streams;
 mod terminal;
 mod tree;
@@ -51,10 +51,10 @@ use std::time::Instant;
 use rustix::fs::{Mode, OFlags};
 
 use crate::process::Launch;
-use pipes::PipeHelpers;
 use poller::{EventFlags, Poller, Token};
 use server::{Source, Started};
 use spawn::Spawner;
+use stream_helpers::StreamHelpers;
 use tree::Forest;
 use turns::Keeper;
 
@@ -144,7 +144,7 @@ impl Ground {
             controllers,
             cgroups,
             sandbox,
-            pipes: PipeHelpers::new()?,
+            stream_helpers: StreamHelpers::new()?,
             unmap_written: self.exposed_to_oom,
             held: held::Table::default(),
             link: None,

@@ -21,7 +21,7 @@ impl Keeper {
     /// goes on writing to them is cut off: it would mix into the new run for ever.
     pub(super) fn go_on(&mut self, earlier: u64, key: u64) {
         if let Some(before) = self.held.get_mut(earlier) {
-            before.drain(earlier, wall_clock(), &self.poller, &mut self.pipes);
+            before.drain(earlier, wall_clock(), &self.poller, &mut self.stream_helpers);
             before.end_outputs(&self.poller);
         }
         // For the last time, with an exit that may not have been told yet.
@@ -45,7 +45,7 @@ impl Keeper {
         let Some((earlier, _)) = self.held.newest(id) else { return };
         let before = self.held.get_mut(earlier).filter(|before| before.exit.is_some());
         let Some(before) = before else { return };
-        before.drain(earlier, wall_clock(), &self.poller, &mut self.pipes);
+        before.drain(earlier, wall_clock(), &self.poller, &mut self.stream_helpers);
         before.end_outputs(&self.poller);
         sink.begin_at(before.sink.next_seq());
         self.held.has_news(earlier);

@@ -95,8 +95,8 @@ impl Keeper {
                 if let Some(finished) = self.spawner.lose_helper(zombie.pid) {
                     self.finish_start(finished);
                 }
-            } else if self.pipes.owns(zombie.pid) {
-                self.lose_pipe_helper(zombie.pid);
+            } else if self.stream_helpers.owns(zombie.pid) {
+                self.lose_stream_helper(zombie.pid);
             } else if self.forest.is_reader(zombie.pid) {
                 self.forest.lose_reader(zombie.pid);
             } else {
@@ -134,7 +134,7 @@ impl Keeper {
         // Asked again: what was found out over several turns may have changed meanwhile.
         let leaf_is_empty = lingering.is_empty() && self.is_leaf_empty(key);
         let Some(held) = self.held.get_mut(key) else { return };
-        held.drain(key, time, &self.poller, &mut self.pipes);
+        held.drain(key, time, &self.poller, &mut self.stream_helpers);
         held.end_input(&self.poller);
         let Zombie { pid, status, core_dumped, usage } = zombie;
         let confined = held.confined.take();
@@ -179,9 +179,10 @@ impl Keeper {
         loop {
             let done = match &mut search {
                 ExitSearch::Orphans(pass) => {
-                    let (table, spawner, pipes) = (&self.held, &self.spawner, &self.pipes);
+                    let (table, spawner, helpers) =
+                        (&self.held, &self.spawner, &self.stream_helpers);
                     let cgroups = self.cgroups.as_ref();
-                    let known = OwnChildren { table, spawner, pipes, cgroups };
+                    let known = OwnChildren { table, spawner, helpers, cgroups };
                     self.forest.advance(pass, &known, Some(until))
                 }
                 ExitSearch::Members(walk) => {
@@ -289,8 +290,8 @@ impl Keeper {
             return false;
         }
         // Those that no process could be found for.
-        let (table, spawner, pipes) = (&self.held, &self.spawner, &self.pipes);
-        let known = OwnChildren { table, spawner, pipes, cgroups: self.cgroups.as_ref() };
+        let (table, spawner, helpers) = (&self.held, &self.spawner, &self.stream_helpers);
+        let known = OwnChildren { table, spawner, helpers, cgroups: self.cgroups.as_ref() };
         self.forest.refresh(&known);
         let left = self.forest.everyone();
         for member in &left {

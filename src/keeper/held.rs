@@ -12,11 +12,11 @@ use super::cgroup::{Cgroups, Leaf};
 use super::controllers::Confined;
 use super::input::Input;
 use super::output::{MAX_UNREAD, Output, Pause, Pumped, Sink};
-use super::pipes::{Call, PipeHelpers};
 use super::poller::{Poller, Token};
 use super::ring::Writer;
 use super::spawn::{Child, Spawner};
 use super::start::ProcessCgroups;
+use super::stream_helpers::{Call, StreamHelpers};
 use super::streams::Streams;
 use super::terminal::Terminal;
 use super::tree::{self, Known, LeafOwner};
@@ -122,11 +122,11 @@ impl Held {
         (token, waits): (Token, bool),
         time: u64,
         poller: &Poller,
-        pipes: &mut PipeHelpers,
+        helpers: &mut StreamHelpers,
     ) -> Pumped {
         let Token::Output(_, output) = token else { return Pumped::Empty };
         let Some(source) = &mut self.outputs[output] else { return Pumped::Empty };
-        let pumped = source.pump(&mut self.sink, time, (token, waits), pipes);
+        let pumped = source.pump(&mut self.sink, time, (token, waits), helpers);
         if pumped == Pumped::Ended {
             self.end_output(output, poller);
         }
@@ -140,10 +140,10 @@ impl Held {
         time: u64,
         call: Call,
         poller: &Poller,
-        pipes: &mut PipeHelpers,
+        helpers: &mut StreamHelpers,
     ) -> Pumped {
         let Some(source) = &mut self.outputs[output] else { return Pumped::Empty };
-        let pumped = source.finish_read(&mut self.sink, time, call, pipes);
+        let pumped = source.finish_read(&mut self.sink, time, call, helpers);
         if pumped == Pumped::Ended {
             self.end_output(output, poller);
         }
@@ -170,13 +170,19 @@ impl Held {
     /// Reads all that was written before the exit: until there is nothing, or until as much was
     /// read as the pipe can have held, in bytes and in packets, since a descendant may write for ever.
     /// What another process keeps from being read is not waited for.
-    pub(super) fn drain(&mut self, key: u64, time: u64, poller: &Poller, pipes: &mut PipeHelpers) {
+    pub(super) fn drain(
+        &mut self,
+        key: u64,
+        time: u64,
+        poller: &Poller,
+        helpers: &mut StreamHelpers,
+    ) {
         self.sink.open_exit_room();
         for output in 0..self.outputs.len() {
             let mut left = MAX_UNREAD;
             let mut reads_left = MAX_UNREAD / PIPE_PAGE;
             loop {
-                match self.pump((Token::Output(key, output), true), time, poller, pipes) {
+                match self.pump((Token::Output(key, output), true), time, poller, helpers) {
                     Pumped::Bytes(len) | Pumped::Bulk(len) if len < left && reads_left > 1 => {
                         left -= len;
                         reads_left -= 1;
@@ -188,7 +194,7 @@ impl Held {
         }
         if let Some(terminal) = &mut self.terminal {
             terminal.release();
-            self.pump((Token::Output(key, 0), true), time, poller, pipes);
+            self.pump((Token::Output(key, 0), true), time, poller, helpers);
         }
     }
 
@@ -201,7 +207,7 @@ impl Held {
 
     /// Who it is, for a server that has not met it.
     fn describe(&self) -> pb::Held {
-        let size = self.terminal.as_ref().and_then(Terminal::size);
+        let size = self.terminal.as_ref().map(Terminal::size);
         pb::Held {
             id: self.id.to_string(),
             run: self.run,
@@ -392,7 +398,7 @@ impl Table {
 pub(super) struct OwnChildren<'a> {
     pub(super) table: &'a Table,
     pub(super) spawner: &'a Spawner,
-    pub(super) pipes: &'a PipeHelpers,
+    pub(super) helpers: &'a StreamHelpers,
     pub(super) cgroups: Option<&'a Cgroups>,
 }
 
@@ -402,7 +408,7 @@ impl Known for OwnChildren<'_> {
         by_pid.contains_key(&pid)
             || [*server, *candidate].contains(&Some(pid))
             || self.spawner.pids().any(|own| own == pid)
-            || self.pipes.owns(pid)
+            || self.helpers.owns(pid)
     }
 
     fn led_by(&self, leader: i32) -> Option<u64> {
@@ -435,25 +441,26 @@ mod tests {
     use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
     use super::*;
-    use crate::keeper::pipes::End;
+    use crate::keeper::stream_helpers::End;
     use crate::process::Io;
     use crate::transcript::Stream;
 
     #[test]
     fn drain_ends_though_each_read_brings_little() {
         let launch = Launch::new("a", ["x"]);
-        let mut pipes = PipeHelpers::new().unwrap();
+        let mut helpers = StreamHelpers::new().unwrap();
         let io = Io::Pipes { stdin: false, merge_stderr: true };
-        let mut streams = Streams::open(io, pipes.closes()).unwrap();
+        let mut streams = Streams::open(io, helpers.closes()).unwrap();
         // Of a file whose size is not known each read takes little, and there is always more.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let endless = rustix::fs::open("/dev/zero", flags, Mode::empty()).unwrap();
-        streams.outputs = [Some(Output::new(End::of_terminal(endless), Stream::Stdout)), None];
+        streams.outputs =
+            [Some(Output::new(End::of_terminal(endless, helpers.closes()), Stream::Stdout)), None];
         let pidfd = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
         let child = Child { pid: getpid().as_raw_nonzero().get(), pidfd };
         let mut held = Held::new(&launch, child, ProcessCgroups::default(), streams, false);
         let first = held.sink.next_seq();
-        held.drain(1, 0, &Poller::new().unwrap(), &mut pipes);
+        held.drain(1, 0, &Poller::new().unwrap(), &mut helpers);
         let chunks = held.sink.next_seq() - first;
         assert!((1..=512).contains(&chunks), "{chunks} chunks");
     }

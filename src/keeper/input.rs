@@ -2,7 +2,7 @@
 //!
 //! Owns the input descriptor of one process, what pends in front of it, and the offsets that
 //! make a repeated write harmless. Never blocks: what the child does not read pends, up to a
-//! bound, beyond which nothing is taken. Helpers write to pipes (`pipes`).
+//! bound, beyond which nothing is taken. Helpers write to pipes (`stream_helpers`).
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -10,8 +10,8 @@ use std::rc::Rc;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
-use super::pipes::{Call, End, Outcome, PipeHelpers};
 use super::poller::Token;
+use super::stream_helpers::{Call, End, Outcome, StreamHelpers};
 
 use crate::process::{InputState, MAX_PENDING_INPUT, Refused};
 
@@ -90,7 +90,7 @@ impl Input {
         &mut self,
         write: &Write<'_>,
         key: u64,
-        pipes: &mut PipeHelpers,
+        helpers: &mut StreamHelpers,
     ) -> Result<InputState, Refused> {
         let offset = write.offset.unwrap_or(self.accepted);
         if offset > self.accepted {
@@ -118,7 +118,7 @@ impl Input {
                 None => self.closing = true,
             }
         }
-        self.flush(key, pipes);
+        self.flush(key, helpers);
         Ok(self.state())
     }
 
@@ -130,7 +130,7 @@ impl Input {
     }
 
     /// Writes what the child takes now.
-    pub(super) fn flush(&mut self, key: u64, pipes: &mut PipeHelpers) {
+    pub(super) fn flush(&mut self, key: u64, helpers: &mut StreamHelpers) {
         self.is_stalled = false;
         while let (Some(end), false) = (&self.end, self.pending.is_empty()) {
             if self.is_late {
@@ -142,10 +142,10 @@ impl Input {
             } else if !has_room(end) {
                 return;
             } else {
-                match pipes.write(Token::Input(key), end, data, self.was_late) {
+                match helpers.write(Token::Input(key), end, data, self.was_late) {
                     Outcome::Done(call) => {
                         let written = call.result();
-                        pipes.recycle(call);
+                        helpers.recycle(call);
                         written
                     }
                     Outcome::Late => {
@@ -169,12 +169,12 @@ impl Input {
     }
 
     /// A late write was made: continues behind it.
-    pub(super) fn finish_write(&mut self, key: u64, call: Call, pipes: &mut PipeHelpers) {
+    pub(super) fn finish_write(&mut self, key: u64, call: Call, helpers: &mut StreamHelpers) {
         self.is_late = false;
         let written = call.result();
-        pipes.recycle(call);
+        helpers.recycle(call);
         if self.take_written(written) {
-            self.flush(key, pipes);
+            self.flush(key, helpers);
         }
     }
 
@@ -215,21 +215,20 @@ mod tests {
 
     struct Piped {
         input: Input,
-        pipes: PipeHelpers,
+        helpers: StreamHelpers,
     }
 
     impl Piped {
         fn write(&mut self, write: &Write<'_>) -> Result<InputState, Refused> {
-            self.input.write(write, 1, &mut self.pipes)
+            self.input.write(write, 1, &mut self.helpers)
         }
     }
 
     fn pipe() -> (OwnedFd, Piped) {
         let (reader, writer) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC).unwrap();
-        let pipes = PipeHelpers::new().unwrap();
-        // The tests look at what was closed at once.
-        let input = Input::new(Some(End::of_terminal(writer)));
-        (reader, Piped { input, pipes })
+        let helpers = StreamHelpers::new().unwrap();
+        let input = Input::new(Some(End::of_terminal(writer, helpers.closes())));
+        (reader, Piped { input, helpers })
     }
 
     fn plain(offset: Option<u64>, data: &[u8]) -> Write<'_> {
@@ -278,7 +277,7 @@ mod tests {
         let mut all = Vec::new();
         while all.len() < taken {
             all.extend(read(&reader));
-            input.input.flush(1, &mut input.pipes);
+            input.input.flush(1, &mut input.helpers);
         }
         assert_eq!(all, piece.repeat(taken / piece.len()));
         assert!(input.input.waiting().is_none());
@@ -290,7 +289,11 @@ mod tests {
         let end = Write { eof: true, ..plain(Some(0), b"bye") };
         assert!(!input.write(&end).unwrap().open);
         assert_eq!(read(&reader), b"bye");
-        assert_eq!(rustix::io::read(&reader, &mut [0; 8]), Ok(0));
+        let begin = std::time::Instant::now();
+        while rustix::io::read(&reader, &mut [0; 8]) != Ok(0) {
+            assert!(begin.elapsed().as_secs() < 60, "the pipe is not closed");
+            input.helpers.close_ends();
+        }
         assert_eq!(input.write(&end).unwrap().accepted, 3, "a repeated end is fine");
         assert_eq!(input.write(&plain(None, b"more")), Err(Refused::StdinNotOpen));
     }

@@ -242,8 +242,8 @@ impl Keeper {
         // Nothing is reaped in a slice, so that what is found out about all children counts for it.
         self.all_children_judged = None;
         let Some(pass) = &mut self.look else { return true };
-        let (table, spawner, pipes) = (&self.held, &self.spawner, &self.pipes);
-        let known = OwnChildren { table, spawner, pipes, cgroups: self.cgroups.as_ref() };
+        let (table, spawner, helpers) = (&self.held, &self.spawner, &self.stream_helpers);
+        let known = OwnChildren { table, spawner, helpers, cgroups: self.cgroups.as_ref() };
         if !self.forest.advance(pass, &known, Some(until)) {
             return false;
         }

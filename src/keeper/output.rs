@@ -1,16 +1,16 @@
 //! Capturing: from a pipe or terminal into the ring.
 //!
 //! Owns one output of a process and how much is read from it at a time. Never waits: it is called when
-//! there is something to read, and helpers read pipes (`pipes`).
+//! there is something to read, and helpers read pipes (`stream_helpers`).
 
 use std::rc::Rc;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
-use super::pipes::{BUSY_PIPE, Call, End, Outcome, PipeHelpers};
 use super::poller::Token;
 use super::ring::{Unappended, Writer};
+use super::stream_helpers::{BUSY_PIPE, Call, End, Outcome, StreamHelpers};
 use crate::process::{Launch, Overflow};
 use crate::transcript::Stream;
 use crate::transcript::ring::MAX_PAYLOAD;
@@ -161,16 +161,16 @@ impl Output {
         sink: &mut Sink,
         time: u64,
         (token, waits): (Token, bool),
-        pipes: &mut PipeHelpers,
+        helpers: &mut StreamHelpers,
     ) -> Pumped {
         if self.has_unappended() {
             let data = std::mem::take(&mut self.unappended);
             return self.append(sink, &data, time);
         }
         if self.is_late {
-            let made = if waits { pipes.wait_for(token) } else { None };
+            let made = if waits { helpers.wait_for(token) } else { None };
             return match made {
-                Some(call) => self.finish_read(sink, time, call, pipes),
+                Some(call) => self.finish_read(sink, time, call, helpers),
                 None => Pumped::Late,
             };
         }
@@ -181,7 +181,7 @@ impl Output {
             return if ended { Pumped::Ended } else { Pumped::Empty };
         }
         if self.end.is_pipe() {
-            self.read_pipe(sink, time, (token, waits), pipes)
+            self.read_pipe(sink, time, (token, waits), helpers)
         } else {
             self.read_terminal(sink, time)
         }
@@ -217,7 +217,7 @@ impl Output {
         sink: &mut Sink,
         time: u64,
         (token, waits): (Token, bool),
-        pipes: &mut PipeHelpers,
+        helpers: &mut StreamHelpers,
     ) -> Pumped {
         let room = match sink.ring() {
             Ok(ring) => ring.room(MAX_PAYLOAD as usize, MIN_ROOM),
@@ -225,8 +225,8 @@ impl Output {
         };
         let Some(room) = room else { return Pumped::NoRoom };
         let is_slow = self.was_late && !waits;
-        match pipes.read(token, &self.end, room, !self.grown, is_slow) {
-            Outcome::Done(call) => self.finish_read(sink, time, call, pipes),
+        match helpers.read(token, &self.end, room, !self.grown, is_slow) {
+            Outcome::Done(call) => self.finish_read(sink, time, call, helpers),
             Outcome::Late => {
                 (self.is_late, self.was_late) = (true, true);
                 Pumped::Late
@@ -241,7 +241,7 @@ impl Output {
         sink: &mut Sink,
         time: u64,
         mut call: Call,
-        pipes: &mut PipeHelpers,
+        helpers: &mut StreamHelpers,
     ) -> Pumped {
         self.is_late = false;
         let pumped = match call.data() {
@@ -253,7 +253,7 @@ impl Output {
             Err(Errno::AGAIN) => Pumped::Empty,
             Err(errno) => Pumped::Trouble(errno),
         };
-        pipes.recycle(call);
+        helpers.recycle(call);
         pumped
     }
 

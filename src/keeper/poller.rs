@@ -20,11 +20,13 @@ pub(super) enum Token {
     /// A start is over.
     Started,
     /// A late call on a pipe was made.
-    PipeCallDone,
+    StreamCallDone,
     /// An output of a process.
     Output(u64, usize),
     /// The input of a process, which has room.
     Input(u64),
+    /// The size of a terminal, for which nothing is polled.
+    Terminal(u64),
 }
 
 impl Token {
@@ -35,9 +37,10 @@ impl Token {
             Token::Control => 2,
             Token::Candidate => 3,
             Token::Started => 4,
-            Token::PipeCallDone => 5,
+            Token::StreamCallDone => 5,
             Token::Output(key, output) => key << 3 | output as u64,
             Token::Input(key) => key << 3 | 2,
+            Token::Terminal(key) => key << 3 | 3,
         })
     }
 
@@ -50,8 +53,9 @@ impl Token {
             (0, 2) => Token::Control,
             (0, 3) => Token::Candidate,
             (0, 4) => Token::Started,
-            (0, _) => Token::PipeCallDone,
+            (0, _) => Token::StreamCallDone,
             (key, 2) => Token::Input(key),
+            (key, 3) => Token::Terminal(key),
             (key, output) => Token::Output(key, output as usize & 1),
         }
     }
@@ -110,8 +114,8 @@ mod tests {
     fn a_token_comes_back_as_it_was() {
         let max = u64::MAX >> 3;
         let tokens = [Token::Signals, Token::Link, Token::Control, Token::Candidate];
-        let tokens = tokens.into_iter().chain([Token::Started, Token::PipeCallDone]);
-        let tokens = tokens.chain([Token::Input(1), Token::Input(max)]);
+        let tokens = tokens.into_iter().chain([Token::Started, Token::StreamCallDone]);
+        let tokens = tokens.chain([Token::Input(1), Token::Input(max), Token::Terminal(1)]);
         let outputs = [1, 77, max].map(|key| [Token::Output(key, 0), Token::Output(key, 1)]);
         for token in tokens.chain(outputs.into_iter().flatten()) {
             assert_eq!(Token::unpack(token.pack()), token);

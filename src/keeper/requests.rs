@@ -98,7 +98,7 @@ impl Keeper {
         let eof_character = held.terminal.as_ref().map(Terminal::eof);
         let write = Write { offset: *offset, data, eof: *eof, eof_character };
         let before = held.input.state().accepted;
-        let state = held.input.write(&write, *key, &mut self.pipes)?;
+        let state = held.input.write(&write, *key, &mut self.stream_helpers)?;
         if !watched {
             self.watch_input(*key);
         }
@@ -109,13 +109,13 @@ impl Keeper {
     fn resize(&mut self, resize: &pb::Resize) -> Result<(), Refused> {
         let pb::Resize { key, rows, cols } = *resize;
         let size = protocol::size(rows, cols)?;
-        let held = self.held.get(key).ok_or(Refused::UnknownProcess)?;
+        let held = self.held.get_mut(key).ok_or(Refused::UnknownProcess)?;
         if !held.on_terminal {
             return Err(Refused::NotATerminal);
         }
-        let living = held.terminal.as_ref().filter(|_| held.exit.is_none());
+        let living = held.terminal.as_mut().filter(|_| held.exit.is_none());
         let terminal = living.ok_or(Refused::NotRunning)?;
-        terminal.resize(size).map_err(|_| Refused::NotRunning)
+        terminal.resize(key, size, &mut self.stream_helpers).map_err(|_| Refused::NotRunning)
     }
 
     fn signal(&mut self, signal: &pb::Signal) -> Result<(), Refused> {

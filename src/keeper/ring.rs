@@ -18,7 +18,7 @@ use crate::transcript::ring::{FRAME_HEADER, Frame, MAX_PAYLOAD, Ring};
 
 // What still lies in two full pipes when their process exits fits into the room beyond the limit of
 // a blocking ring, so that an exit never waits for a reader.
-const _: () = assert!(EXIT_ROOM > 2 * super::pipes::BUSY_PIPE as u64);
+const _: () = assert!(EXIT_ROOM > 2 * super::stream_helpers::BUSY_PIPE as u64);
 /// The part of a ring that stays mapped where what was written is unmapped: 1 / this.
 const MAPPED_SHARE: u64 = 8;
 /// Rather than a shorter frame than this, a filler goes before the wrap.
@@ -372,7 +372,7 @@ mod tests {
         append(&mut writer, Stream::Stdout, &piece).unwrap();
         assert_eq!(append(&mut writer, Stream::Stdout, &piece), Err(Unappended::Full));
         writer.open_exit_room();
-        for _ in 0..2 * super::super::pipes::BUSY_PIPE / 4000 {
+        for _ in 0..2 * super::super::stream_helpers::BUSY_PIPE / 4000 {
             append(&mut writer, Stream::Stdout, &piece).unwrap();
         }
         let all = reader(&writer, 2).read(usize::MAX);

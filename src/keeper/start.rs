@@ -157,7 +157,7 @@ impl Keeper {
             program = program.beside(held.pidfd.as_ref().ok_or(Refused::NotRunning)?.as_fd())?;
         }
         let key = self.held.next_key();
-        let streams = Streams::open(launch.io, self.pipes.closes())
+        let streams = Streams::open(launch.io, self.stream_helpers.closes())
             .and_then(|streams| self.watch(key, &streams).map(|()| streams))
             .map_err(|errno| unopened(launch.io, errno))?;
         let (cgroups, leaf) = self.take_cgroups(start)?;

@@ -11,8 +11,8 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::input::Input;
 use super::output::Output;
-use super::pipes::{Closes, End};
 use super::spawn::Ends;
+use super::stream_helpers::{Closes, End};
 use super::terminal::Terminal;
 use crate::process::{Io, Size};
 use crate::transcript::Stream;
@@ -36,7 +36,7 @@ impl Streams {
     pub(super) fn open(io: Io, closes: &Closes) -> Result<Streams, Errno> {
         match io {
             Io::Pipes { stdin, merge_stderr } => Streams::pipes(stdin, merge_stderr, closes),
-            Io::Terminal(size) => Streams::terminal(size),
+            Io::Terminal(size) => Streams::terminal(size, closes),
         }
     }
 
@@ -67,9 +67,12 @@ impl Streams {
         })
     }
 
-    fn terminal(size: Size) -> Result<Streams, Errno> {
-        let terminal = Terminal::open(size)?;
-        let copy = || rustix::io::fcntl_dupfd_cloexec(terminal.master(), 0).map(End::of_terminal);
+    fn terminal(size: Size, closes: &Closes) -> Result<Streams, Errno> {
+        let terminal = Terminal::open(size, closes)?;
+        let copy = || {
+            let master = rustix::io::fcntl_dupfd_cloexec(terminal.master(), 0)?;
+            Ok(End::of_terminal(master, closes))
+        };
         let output = Output::new(unblocked(copy()?)?, Stream::Terminal);
         let input = Input::new(Some(copy()?));
         Ok(Streams { terminal: Some(terminal), outputs: [Some(output), None], input, child: None })

@@ -1,46 +1,55 @@
 //! A terminal: opening, sizing, and the character that ends input.
 //!
-//! portable-pty opens and sizes it; its own way of spawning is not used, since it reports a bad
-//! interpreter as success and walks all descriptors.
+//! portable-pty opens it; its own way of spawning is not used, since it reports a bad interpreter as
+//! success and walks all descriptors. Helpers set the size: a process can keep that from being done.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 
-use portable_pty::{MasterPty, PtySize, native_pty_system};
+use portable_pty::{PtySize, native_pty_system};
 use rustix::io::Errno;
 use rustix::pty::OpenptFlags;
 use rustix::termios::SpecialCodeIndex;
 
+use super::poller::Token;
+use super::stream_helpers::{Closes, End, Outcome, StreamHelpers};
 use crate::process::Size;
 
 /// The master side of a terminal, and a slave held open.
 pub(super) struct Terminal {
-    master: Box<dyn MasterPty + Send>,
-    /// The master's descriptor, open as long as `master`.
-    fd: RawFd,
+    master: Rc<End>,
     /// Without a slave open anywhere, the master reads as an error until one is opened again. A
     /// program may close its terminal and open `/dev/tty` later: so one is held until the exit.
     slave: Option<OwnedFd>,
+    /// The size that was asked for last.
+    size: Size,
+    /// A resize is late, to this size.
+    late_size: Option<Size>,
+    /// A resize was late.
+    was_late: bool,
 }
 
 impl Terminal {
     /// Opens a terminal of this size.
-    pub(super) fn open(size: Size) -> Result<Terminal, Errno> {
+    pub(super) fn open(size: Size, closes: &Closes) -> Result<Terminal, Errno> {
         let master = native_pty_system().openpty(pty_size(size)).map(|pair| pair.master);
         let master = master.map_err(|_| {
             // The error has the errno in its text only; the thread still has it as a number.
             Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::NOSPC)
         })?;
         let fd = master.as_raw_fd().ok_or(Errno::BADF)?;
-        let mut terminal = Terminal { master, fd, slave: None };
+        // SAFETY: the descriptor is open as long as `master`.
+        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
-        terminal.slave = Some(rustix::pty::ioctl_tiocgptpeer(terminal.master(), flags)?);
-        Ok(terminal)
+        let slave = Some(rustix::pty::ioctl_tiocgptpeer(fd, flags)?);
+        // The last close of the master waits for processes that use the terminal.
+        let master = Rc::new(End::of_terminal(rustix::io::fcntl_dupfd_cloexec(fd, 0)?, closes));
+        Ok(Terminal { master, slave, size, late_size: None, was_late: false })
     }
 
     /// The master.
     pub(super) fn master(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor is open as long as `self.master`, which is borrowed.
-        unsafe { BorrowedFd::borrow_raw(self.fd) }
+        self.master.as_fd()
     }
 
     /// The slave that is held open.
@@ -53,15 +62,38 @@ impl Terminal {
         self.slave = None;
     }
 
-    /// Sets the size, which tells the foreground group with SIGWINCH.
-    pub(super) fn resize(&self, size: Size) -> Result<(), Errno> {
-        self.master.resize(pty_size(size)).map_err(|_| Errno::IO)
+    /// Sets the size, which tells the foreground group with SIGWINCH. One that is late is set later.
+    pub(super) fn resize(
+        &mut self,
+        key: u64,
+        size: Size,
+        helpers: &mut StreamHelpers,
+    ) -> Result<(), Errno> {
+        self.size = size;
+        if self.late_size.is_some() {
+            return Ok(());
+        }
+        match helpers.resize(Token::Terminal(key), &self.master, size, self.was_late) {
+            Outcome::Done(call) => call.result().map(drop),
+            Outcome::Late => {
+                (self.late_size, self.was_late) = (Some(size), true);
+                Ok(())
+            }
+            Outcome::NoHelper => Err(Errno::AGAIN),
+        }
     }
 
-    /// The size that it has now, whoever set it.
-    pub(super) fn size(&self) -> Option<Size> {
-        let size = rustix::termios::tcgetwinsize(self.master()).ok()?;
-        Some(Size { rows: size.ws_row, cols: size.ws_col })
+    /// A late resize was made: sets the size that was asked for meanwhile.
+    pub(super) fn finish_resize(&mut self, key: u64, helpers: &mut StreamHelpers) {
+        if self.late_size.take() != Some(self.size) {
+            // It fails only if no process has the terminal open any more.
+            let _ = self.resize(key, self.size, helpers);
+        }
+    }
+
+    /// The size that was asked for last.
+    pub(super) fn size(&self) -> Size {
+        self.size
     }
 
     /// The character that ends input here: ^D unless the program chose another.

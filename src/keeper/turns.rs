@@ -16,11 +16,11 @@ use super::held::{OwnChildren, Table};
 use super::kill::Kill;
 use super::link::Link;
 use super::output::{Output, Pause, Pumped};
-use super::pipes::{Call, PipeHelpers};
 use super::poller::{EventFlags, Poller, Token};
 use super::server::Source;
 use super::spawn::Spawner;
 use super::start::{Start, Starting};
+use super::stream_helpers::{Call, StreamHelpers};
 use super::tree::{Forest, Pass};
 use super::upgrade::Upgrade;
 use crate::process::{KillDomain, Parts};
@@ -44,7 +44,7 @@ pub(super) struct Keeper {
     pub(super) poller: Poller,
     pub(super) signals: OwnedFd,
     pub(super) spawner: Spawner,
-    pub(super) pipes: PipeHelpers,
+    pub(super) stream_helpers: StreamHelpers,
     pub(super) forest: Forest,
     /// Dropped before the leaves, among which it may have put the keeper itself.
     pub(super) controllers: Controllers,
@@ -97,7 +97,7 @@ impl Keeper {
     pub(super) fn run(&mut self) -> io::Result<()> {
         self.poller.add(&self.signals, Token::Signals, EventFlags::IN)?;
         self.poller.add(self.spawner.done_event(), Token::Started, EventFlags::IN)?;
-        self.poller.add(self.pipes.done_event(), Token::PipeCallDone, EventFlags::IN)?;
+        self.poller.add(self.stream_helpers.done_event(), Token::StreamCallDone, EventFlags::IN)?;
         while !self.stopped() {
             self.tend_server();
             for (token, flags) in self.poller.wait(self.timeout())? {
@@ -117,14 +117,14 @@ impl Keeper {
             self.advance_stop();
             self.flush();
             self.kill_excess();
-            self.pipes.close_ends();
+            self.stream_helpers.close_ends();
         }
         Ok(())
     }
 
     pub(super) fn own_children(&self) -> OwnChildren<'_> {
-        let (table, spawner, pipes) = (&self.held, &self.spawner, &self.pipes);
-        OwnChildren { table, spawner, pipes, cgroups: self.cgroups.as_ref() }
+        let (table, spawner, helpers) = (&self.held, &self.spawner, &self.stream_helpers);
+        OwnChildren { table, spawner, helpers, cgroups: self.cgroups.as_ref() }
     }
 
     /// How trees are ended here.
@@ -151,7 +151,7 @@ impl Keeper {
         let sweep = self.late_sweep_due().map(|due| due.saturating_duration_since(now));
         let start = self.spawner.due(!self.starts.is_empty());
         let start = start.map(|due| due.saturating_duration_since(now));
-        let closes = self.pipes.due().map(|due| due.saturating_duration_since(now));
+        let closes = self.stream_helpers.due().map(|due| due.saturating_duration_since(now));
         let dues = [server, retry, kill, stop, bulk, pulse, upgrade, sweep, start, closes];
         dues.into_iter().flatten().min()
     }
@@ -171,13 +171,14 @@ impl Keeper {
                 // A child may have ended before it was known whose it is.
                 self.sweep_due = true;
             }
-            Token::PipeCallDone => {
-                for call in self.pipes.take_done() {
+            Token::StreamCallDone => {
+                for call in self.stream_helpers.take_done() {
                     self.finish_call(call);
                 }
             }
             Token::Output(key, output) => self.capture(key, output, flags),
             Token::Input(key) => self.type_pending(key),
+            Token::Terminal(_) => {}
         }
     }
 
@@ -199,7 +200,7 @@ impl Keeper {
         let token = Token::Output(key, output);
         let mut bulk = 0;
         let pumped = loop {
-            match held.pump((token, false), wall_clock(), &self.poller, &mut self.pipes) {
+            match held.pump((token, false), wall_clock(), &self.poller, &mut self.stream_helpers) {
                 Pumped::Bulk(_) if bulk < MOST_READS => bulk += 1,
                 pumped => break pumped,
             }
@@ -232,35 +233,43 @@ impl Keeper {
         match call.token() {
             Token::Output(key, output) => {
                 let Some(held) = self.held.get_mut(key) else { return };
-                let (poller, pipes) = (&self.poller, &mut self.pipes);
-                let pumped = held.finish_read(output, wall_clock(), call, poller, pipes);
+                let (poller, helpers) = (&self.poller, &mut self.stream_helpers);
+                let pumped = held.finish_read(output, wall_clock(), call, poller, helpers);
                 self.watch_output(key, output);
                 self.after_read(key, output, pumped);
             }
             Token::Input(key) => {
                 let Some(held) = self.held.get_mut(key) else { return };
-                held.input.finish_write(key, call, &mut self.pipes);
+                held.input.finish_write(key, call, &mut self.stream_helpers);
                 self.watch_input(key);
                 self.held.has_news(key);
+            }
+            Token::Terminal(key) => {
+                let terminal = self.held.get_mut(key).and_then(|held| held.terminal.as_mut());
+                if let Some(terminal) = terminal {
+                    terminal.finish_resize(key, &mut self.stream_helpers);
+                }
             }
             _ => {}
         }
     }
 
     /// A helper that makes calls on pipes was killed.
-    pub(super) fn lose_pipe_helper(&mut self, pid: i32) {
-        if let Some(call) = self.pipes.lose(pid) {
+    pub(super) fn lose_stream_helper(&mut self, pid: i32) {
+        if let Some(call) = self.stream_helpers.lose(pid) {
             self.finish_call(call);
         }
     }
 
-    /// Kills a process whose pipe was locked for too long while too many others are.
+    /// Kills the process whose stream is locked for the longest time while too many are.
     fn kill_excess(&mut self) {
-        while let Some(Token::Output(key, _) | Token::Input(key)) = self.pipes.take_excess() {
+        while let Some(Token::Output(key, _) | Token::Input(key) | Token::Terminal(key)) =
+            self.stream_helpers.take_excess()
+        {
             if let Some(held) = self.held.get(key) {
                 tracing::warn!(
                     process = &*held.id,
-                    "killed: it keeps its pipes locked, as too many do"
+                    "killed: it keeps its streams locked, as too many processes do"
                 );
                 self.kills.push(Kill::new(key, None));
                 self.kills_due = true;
@@ -333,7 +342,7 @@ impl Keeper {
             // that did along.
             self.poller.remove(end);
         }
-        held.input.flush(key, &mut self.pipes);
+        held.input.flush(key, &mut self.stream_helpers);
         self.watch_input(key);
         self.held.has_news(key);
     }

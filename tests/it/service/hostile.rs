@@ -12,6 +12,7 @@ mod hung_file_system;
 mod keeper_killed;
 mod kills;
 mod locked_pipes;
+mod locked_terminals;
 mod lost_store;
 mod memory;
 mod nested_keeper;

@@ -1,17 +1,19 @@
-//! System calls on the pipes of processes, made by helpers.
+//! System calls on the pipes and terminals of processes, made by helpers.
 //!
 //! The kernel locks a pipe while a call works on it, and a process that has an end can hold that lock
 //! for as long as it likes: with a `splice` from an idle socket, or a `write` from memory that does not
 //! answer. Every other call on the pipe waits for the lock meanwhile, also one that must not block, and
-//! no signal ends the wait. So helpers make the keeper's calls on pipes: reads, writes and closes. The
-//! keeper waits for a read or a write, since most take a microsecond, but not for one that is late: an
-//! event tells when that is done. A stream that was late once is not waited for again, except at the
-//! exit of its process. Only `poll` takes no lock.
+//! no signal ends the wait. The size of a terminal and its last close have such locks, too. So helpers
+//! make these calls. The keeper waits for a helper, since most calls take a microsecond, but not for one
+//! that is late: an event tells when that is done. A stream that was late once is not waited for again,
+//! except at the exit of its process. Only `poll`, and reads and writes of a terminal's master, take no
+//! lock that a process can hold.
 
 use std::cell::{RefCell, UnsafeCell};
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use std::ptr;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -21,6 +23,7 @@ use rustix::io::Errno;
 use super::helper::{self, Helper, Job};
 use super::poller::Token;
 use super::raw;
+use crate::process::Size;
 
 /// How long the keeper waits for a call.
 const CALL_TIMEOUT: Duration = Duration::from_millis(5);
@@ -46,27 +49,27 @@ const MAX_IDLE_HELPERS: usize = 2;
 /// The keeper's end of a stream, or the end of a pipe that a child is about to get.
 pub(super) struct End {
     fd: ManuallyDrop<OwnedFd>,
-    /// Where it is put to be closed. None: helpers are not needed for it.
-    closes: Option<Closes>,
+    is_pipe: bool,
+    closes: Closes,
 }
 
-/// Descriptors of pipes that a helper will close.
+/// Descriptors that a helper will close.
 #[derive(Clone, Default)]
 pub(super) struct Closes(Rc<RefCell<Vec<RawFd>>>);
 
 impl End {
-    /// An end of a pipe, on which only helpers make calls.
+    /// An end of a pipe. Only helpers read and write it.
     pub(super) fn of_pipe(fd: OwnedFd, closes: &Closes) -> End {
-        End { fd: ManuallyDrop::new(fd), closes: Some(closes.clone()) }
+        End { fd: ManuallyDrop::new(fd), is_pipe: true, closes: closes.clone() }
     }
 
-    /// An end of a terminal, on which the keeper makes calls itself.
-    pub(super) fn of_terminal(fd: OwnedFd) -> End {
-        End { fd: ManuallyDrop::new(fd), closes: None }
+    /// The master of a terminal. The keeper reads and writes it.
+    pub(super) fn of_terminal(fd: OwnedFd, closes: &Closes) -> End {
+        End { fd: ManuallyDrop::new(fd), is_pipe: false, closes: closes.clone() }
     }
 
     pub(super) fn is_pipe(&self) -> bool {
-        self.closes.is_some()
+        self.is_pipe
     }
 }
 
@@ -80,13 +83,11 @@ impl Drop for End {
     fn drop(&mut self) {
         // SAFETY: the field is not used again.
         let fd = unsafe { ManuallyDrop::take(&mut self.fd) };
-        if let Some(closes) = &self.closes {
-            closes.0.borrow_mut().push(fd.into_raw_fd());
-        }
+        self.closes.0.borrow_mut().push(fd.into_raw_fd());
     }
 }
 
-/// A read or a write.
+/// A read, a write or a resize.
 pub(super) struct Call {
     /// Which stream it belongs to.
     token: Token,
@@ -106,6 +107,8 @@ enum Action {
     Read { most: usize, grows: bool },
     /// Writes the first bytes of the buffer.
     Write { len: usize },
+    /// Sets the size of a terminal.
+    Resize(libc::winsize),
 }
 
 impl Call {
@@ -129,12 +132,15 @@ impl Call {
         let fd = self.end.as_fd().as_raw_fd() as usize;
         // SAFETY: the keeper touches the buffer only when the call was made.
         let buffer = unsafe { (*self.buffer.get()).as_mut_ptr() } as usize;
-        let (number, len) = match self.action {
-            Action::Read { most, .. } => (libc::SYS_read, most),
-            Action::Write { len } => (libc::SYS_write, len),
+        let (number, args) = match &self.action {
+            Action::Read { most, .. } => (libc::SYS_read, [buffer, *most]),
+            Action::Write { len } => (libc::SYS_write, [buffer, *len]),
+            Action::Resize(size) => {
+                (libc::SYS_ioctl, [libc::TIOCSWINSZ as usize, ptr::from_ref(size) as usize])
+            }
         };
         let moved = loop {
-            match call(number, [fd, buffer, len, 0, 0]) {
+            match call(number, [fd, args[0], args[1], 0, 0]) {
                 Err(libc::EINTR) => {}
                 result => break result?,
             }
@@ -182,8 +188,8 @@ unsafe impl Job for PipeJob {
     }
 }
 
-/// Makes calls on pipes.
-pub(super) struct PipeHelpers {
+/// Makes calls on pipes and terminals.
+pub(super) struct StreamHelpers {
     helpers: Vec<PipeHelper>,
     done_event: OwnedFd,
     /// Buffers that no call uses.
@@ -219,9 +225,9 @@ pub(super) enum Outcome {
     NoHelper,
 }
 
-impl PipeHelpers {
-    pub(super) fn new() -> io::Result<PipeHelpers> {
-        Ok(PipeHelpers {
+impl StreamHelpers {
+    pub(super) fn new() -> io::Result<StreamHelpers> {
+        Ok(StreamHelpers {
             helpers: Vec::new(),
             done_event: helper::done_event()?,
             buffers: Vec::new(),
@@ -271,6 +277,18 @@ impl PipeHelpers {
         let len = data.len().min(CALL_BYTES);
         buffer[..len].copy_from_slice(&data[..len]);
         self.run(token, end, Action::Write { len }, buffer, is_slow)
+    }
+
+    /// Sets the size of a terminal. Waits unless `is_slow`.
+    pub(super) fn resize(
+        &mut self,
+        token: Token,
+        master: &Rc<End>,
+        Size { rows, cols }: Size,
+        is_slow: bool,
+    ) -> Outcome {
+        let size = libc::winsize { ws_row: rows, ws_col: cols, ws_xpixel: 0, ws_ypixel: 0 };
+        self.run(token, master, Action::Resize(size), Buffer::default(), is_slow)
     }
 
     fn run(
@@ -359,8 +377,9 @@ impl PipeHelpers {
 
     /// Gives back the buffer of a call.
     pub(super) fn recycle(&mut self, call: Call) {
-        if self.buffers.len() < MAX_IDLE_HELPERS {
-            self.buffers.push(call.buffer.into_inner());
+        let buffer = call.buffer.into_inner();
+        if buffer.len() == CALL_BYTES && self.buffers.len() < MAX_IDLE_HELPERS {
+            self.buffers.push(buffer);
         }
     }
 
@@ -369,7 +388,7 @@ impl PipeHelpers {
     }
 
     /// Has a helper close the ends that were dropped, without waiting for it. To be called before the
-    /// keeper waits for events, and when it is [`due`](PipeHelpers::due).
+    /// keeper waits for events, and when it is [`due`](StreamHelpers::due).
     pub(super) fn close_ends(&mut self) {
         if let Some(closing) = self.closing() {
             let helper = &mut self.helpers[closing];
@@ -431,7 +450,7 @@ impl PipeHelpers {
     }
 }
 
-impl Drop for PipeHelpers {
+impl Drop for StreamHelpers {
     fn drop(&mut self) {
         // The kernel kills them when the keeper has exited. Those that are stuck would be waited for.
         std::mem::take(&mut self.helpers).into_iter().for_each(std::mem::forget);
@@ -518,19 +537,19 @@ mod tests {
         }
     }
 
-    fn pipe(pipes: &PipeHelpers) -> (Rc<End>, OwnedFd) {
+    fn pipe(helpers: &StreamHelpers) -> (Rc<End>, OwnedFd) {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         rustix::fs::fcntl_setfl(&reader, rustix::fs::OFlags::NONBLOCK).unwrap();
-        (Rc::new(End::of_pipe(reader, pipes.closes())), writer)
+        (Rc::new(End::of_pipe(reader, helpers.closes())), writer)
     }
 
     /// Begins a read that is late. A thread may take a while until it has locked its pipe.
-    fn read_late(pipes: &mut PipeHelpers, token: Token) -> (Rc<End>, LockedPipe) {
+    fn read_late(helpers: &mut StreamHelpers, token: Token) -> (Rc<End>, LockedPipe) {
         for patience in 0..12 {
-            let (end, writer) = pipe(pipes);
+            let (end, writer) = pipe(helpers);
             let locked = LockedPipe::new(writer);
             std::thread::sleep(Duration::from_millis(1 << patience));
-            match pipes.read(token, &end, 64, false, false) {
+            match helpers.read(token, &end, 64, false, false) {
                 Outcome::Late => return (end, locked),
                 _ => locked.unlock(),
             }
@@ -539,21 +558,21 @@ mod tests {
     }
 
     /// Takes the next late call that was made.
-    fn take_late(pipes: &mut PipeHelpers) -> Call {
+    fn take_late(helpers: &mut StreamHelpers) -> Call {
         loop {
-            let ready = poll(&mut [PollFd::new(&pipes.done_event(), PollFlags::IN)], None);
+            let ready = poll(&mut [PollFd::new(&helpers.done_event(), PollFlags::IN)], None);
             assert_eq!(ready, Ok(1));
-            if let Some(call) = pipes.take_done().pop() {
+            if let Some(call) = helpers.take_done().pop() {
                 return call;
             }
         }
     }
 
     /// Reads from a pipe that is not locked. A busy machine may make the call late.
-    fn read(pipes: &mut PipeHelpers, end: &Rc<End>) -> Vec<u8> {
-        let mut call = match pipes.read(Token::Output(9, 0), end, 64, false, false) {
+    fn read(helpers: &mut StreamHelpers, end: &Rc<End>) -> Vec<u8> {
+        let mut call = match helpers.read(Token::Output(9, 0), end, 64, false, false) {
             Outcome::Done(call) => call,
-            Outcome::Late => take_late(pipes),
+            Outcome::Late => take_late(helpers),
             Outcome::NoHelper => panic!("no helper"),
         };
         call.data().unwrap().to_vec()
@@ -561,46 +580,46 @@ mod tests {
 
     #[test]
     fn locked_pipe_delays_no_other_and_is_read_in_the_end() {
-        let mut pipes = PipeHelpers::new().unwrap();
+        let mut helpers = StreamHelpers::new().unwrap();
         let token = Token::Output(1, 0);
-        let (_end, locked) = read_late(&mut pipes, token);
-        let (other, writer) = pipe(&pipes);
+        let (_end, locked) = read_late(&mut helpers, token);
+        let (other, writer) = pipe(&helpers);
         rustix::io::write(&writer, b"other").unwrap();
-        assert_eq!(read(&mut pipes, &other), b"other");
-        assert!(pipes.wait_for(token).is_none());
+        assert_eq!(read(&mut helpers, &other), b"other");
+        assert!(helpers.wait_for(token).is_none());
         locked.unlock();
-        let mut call = take_late(&mut pipes);
+        let mut call = take_late(&mut helpers);
         assert_eq!((call.token(), call.data()), (token, Ok(&b"12"[..])));
     }
 
     #[test]
     fn close_of_a_locked_pipe_delays_no_other_close() {
-        let mut pipes = PipeHelpers::new().unwrap();
-        let (end, locked) = read_late(&mut pipes, Token::Output(1, 0));
+        let mut helpers = StreamHelpers::new().unwrap();
+        let (end, locked) = read_late(&mut helpers, Token::Output(1, 0));
         // The late read still uses it: this is another descriptor of it.
         let copy = rustix::io::fcntl_dupfd_cloexec(&end, 0).unwrap();
-        let (other, writer) = pipe(&pipes);
-        drop((End::of_pipe(copy, pipes.closes()), other));
+        let (other, writer) = pipe(&helpers);
+        drop((End::of_pipe(copy, helpers.closes()), other));
         let begin = Instant::now();
         while rustix::io::write(&writer, b"x") != Err(Errno::PIPE) {
             assert!(begin.elapsed() < Duration::from_secs(60), "the pipe is not closed");
-            pipes.close_ends();
+            helpers.close_ends();
         }
         locked.unlock();
     }
 
     #[test]
     fn process_of_the_oldest_call_is_named_when_too_many_are_late() {
-        let mut pipes = PipeHelpers::new().unwrap();
+        let mut helpers = StreamHelpers::new().unwrap();
         let tokens = (1..=1 + MAX_LATE_CALLS as u64).map(|key| Token::Output(key, 0));
         let locked: Vec<_> = tokens
             .map(|token| {
-                assert_eq!(pipes.take_excess(), None);
-                read_late(&mut pipes, token)
+                assert_eq!(helpers.take_excess(), None);
+                read_late(&mut helpers, token)
             })
             .collect();
-        assert_eq!(pipes.take_excess(), Some(Token::Output(1, 0)));
-        assert_eq!(pipes.take_excess(), None);
+        assert_eq!(helpers.take_excess(), Some(Token::Output(1, 0)));
+        assert_eq!(helpers.take_excess(), None);
         locked.into_iter().for_each(|(_, locked)| locked.unlock());
     }
 }

@@ -1,0 +1,157 @@
+//! A process that keeps a call on its terminal from ending: it delays no other process.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::thread::JoinHandle;
+
+use procyard::grpc::pb;
+
+use crate::support::service::*;
+use crate::support::{skip, soon, until};
+
+const PAGE: usize = 4096;
+
+/// Memory of which a read or write waits until this is dropped.
+struct StalledPage {
+    userfault: Option<OwnedFd>,
+    address: usize,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct UserfaultApi {
+    api: u64,
+    features: u64,
+    ioctls: u64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct UserfaultRegister {
+    start: u64,
+    len: u64,
+    mode: u64,
+    ioctls: u64,
+}
+
+const UFFD_API: u64 = 0xaa;
+const UFFDIO_API: u64 = 0xc018_aa3f;
+const UFFDIO_REGISTER: u64 = 0xc020_aa00;
+const UFFDIO_REGISTER_MODE_MISSING: u64 = 1;
+
+impl StalledPage {
+    /// None: only root may make such memory here.
+    fn new() -> Option<StalledPage> {
+        // SAFETY: the call takes a flag only.
+        let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) };
+        let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0)?;
+        // SAFETY: the descriptor was just made.
+        let userfault = unsafe { OwnedFd::from_raw_fd(fd) };
+        let (access, kind) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let address = unsafe { libc::mmap(std::ptr::null_mut(), PAGE, access, kind, -1, 0) };
+        assert_ne!(address, libc::MAP_FAILED);
+        let address = address as usize;
+        let mut api = UserfaultApi { api: UFFD_API, ..Default::default() };
+        let mut register = UserfaultRegister {
+            start: address as u64,
+            len: PAGE as u64,
+            mode: UFFDIO_REGISTER_MODE_MISSING,
+            ioctls: 0,
+        };
+        // SAFETY: both structures are those of these calls.
+        let made = unsafe {
+            [
+                libc::ioctl(fd, UFFDIO_API as _, &raw mut api),
+                libc::ioctl(fd, UFFDIO_REGISTER as _, &raw mut register),
+            ]
+        };
+        (made == [0, 0]).then_some(StalledPage { userfault: Some(userfault), address })
+    }
+
+    /// Calls the function with the address of the page, in a thread, and returns when it waits.
+    fn stall(&self, call: impl FnOnce(usize) + Send + 'static) -> JoinHandle<()> {
+        let address = self.address;
+        let thread = std::thread::spawn(move || call(address));
+        // A message says that a thread waits.
+        let mut message = [0_u8; 32];
+        rustix::io::read(self.userfault.as_ref().unwrap(), &mut message).unwrap();
+        thread
+    }
+
+    /// Has all that waits continue.
+    fn release(&mut self) {
+        self.userfault = None;
+    }
+}
+
+impl Drop for StalledPage {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+/// Opens the terminal of a process.
+fn open_terminal(pid: u32) -> io::Result<File> {
+    let path = std::fs::read_link(format!("/proc/{pid}/fd/0"))?;
+    File::options().read(true).write(true).open(path)
+}
+
+fn size(terminal: &File) -> (u16, u16) {
+    let size = rustix::termios::tcgetwinsize(terminal).unwrap();
+    (size.ws_row, size.ws_col)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locked_size_of_a_terminal_delays_no_other_process() {
+    let Some(mut page) = StalledPage::new() else {
+        return skip("no memory can be made here whose accesses wait");
+    };
+    let service = TestService::start();
+    let mut client = service.client().await;
+    let process = begin(&mut client, "a", on_terminal(argv(&["sleep", "600"]))).await;
+    let terminal = open_terminal(process.pid).unwrap();
+    let locking = terminal.try_clone().unwrap();
+    let locked = page.stall(move |address| {
+        // SAFETY: the address is that of a page.
+        unsafe { libc::ioctl(locking.as_raw_fd(), libc::TIOCGWINSZ, address) };
+    });
+    for rows in [30, 40] {
+        let resize = pb::ResizeRequest { id: "a".into(), rows, cols: 100 };
+        soon(client.resize(resize)).await.unwrap();
+        finish(&mut client, &format!("other-{rows}"), argv(&["true"])).await;
+    }
+    // The next server asks for all that the keeper holds.
+    service.kill_server();
+    let mut client = service.client().await;
+    finish(&mut client, "after", argv(&["true"])).await;
+    assert_eq!(get(&mut client, "a").await.state(), pb::State::Running);
+    page.release();
+    locked.join().unwrap();
+    until("the terminal has the last size", || size(&terminal) == (40, 100)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn terminal_in_use_delays_no_other_process_when_it_is_closed() {
+    let Some(mut page) = StalledPage::new() else {
+        return skip("no memory can be made here whose accesses wait");
+    };
+    let service = TestService::start();
+    let mut client = service.client().await;
+    let process = begin(&mut client, "a", on_terminal(argv(&["sleep", "600"]))).await;
+    let terminal = open_terminal(process.pid).unwrap();
+    let writing = page.stall(move |address| {
+        // SAFETY: the address is that of a page.
+        unsafe { libc::write(terminal.as_raw_fd(), address as *const libc::c_void, 1) };
+    });
+    soon(client.kill(kill_at_once("a"))).await.unwrap();
+    let delete = pb::DeleteRequest { id: "a".into(), ..Default::default() };
+    soon(client.delete(delete)).await.unwrap();
+    for n in 0..3 {
+        finish(&mut client, &format!("other-{n}"), argv(&["true"])).await;
+    }
+    page.release();
+    writing.join().unwrap();
+}
