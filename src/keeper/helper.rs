@@ -126,10 +126,13 @@ impl<J: Job> Helper<J> {
         });
         let flags = (libc::CLONE_VM | libc::CLONE_FILES | libc::SIGCHLD) as usize;
         let argument = ptr::from_ref::<Memory<J>>(&memory).cast_mut().cast();
-        // SAFETY: the memory, and the stack in it, is freed when the helper has ended.
-        let made = unsafe {
-            raw::clone(libc::SYS_clone, [flags, memory.stack.top(), 0], serve::<J>, argument)
-        };
+        // A handler of this process must not run in the helper.
+        let made = with_signals_blocked(|| {
+            // SAFETY: the memory, and the stack in it, is freed when the helper has ended.
+            unsafe {
+                raw::clone(libc::SYS_clone, [flags, memory.stack.top(), 0], serve::<J>, argument)
+            }
+        });
         let pid = made.map_err(io::Error::from_raw_os_error)?;
         Ok(Helper { pid, memory: ManuallyDrop::new(memory) })
     }
@@ -196,6 +199,12 @@ impl<J: Job> Helper<J> {
         done.ok().and_then(|_| job.borrow_mut().take())
     }
 
+    /// Kills it and does not wait for its end, after which the memory that it uses is not freed.
+    pub(super) fn kill_without_waiting(self) {
+        kill(self.pid);
+        std::mem::forget(self);
+    }
+
     /// Waits until it has done its job. False: not in time.
     pub(super) fn wait(&self, timeout: Duration) -> bool {
         let deadline = Instant::now() + timeout;
@@ -215,14 +224,32 @@ impl<J: Job> Helper<J> {
 
 impl<J: Job> Drop for Helper<J> {
     fn drop(&mut self) {
-        // SAFETY: sends a signal to a child of the keeper that was not reaped.
-        unsafe { libc::kill(self.pid, libc::SIGKILL) };
+        kill(self.pid);
         if reap::reap_within(self.pid, EXIT_TIMEOUT) {
             // SAFETY: the helper is gone, and this is not used again.
             unsafe { ManuallyDrop::drop(&mut self.memory) };
         }
         // Else the helper may still use the memory.
     }
+}
+
+/// Blocks all signals of this thread meanwhile.
+fn with_signals_blocked<T>(action: impl FnOnce() -> T) -> T {
+    // SAFETY: the sets are initialised by the calls that take them first.
+    unsafe {
+        let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        let result = action();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut());
+        result
+    }
+}
+
+/// Kills a helper that was not reaped.
+fn kill(pid: c_int) {
+    // SAFETY: sends a signal to a child of this process.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
 }
 
 /// What a helper runs.

@@ -23,9 +23,8 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::spawn::COOKIE;
 use crate::process::Descendant;
-use environ::EnvironReader;
 
-pub(super) use environ::Environment;
+pub(super) use environ::{Environment, ProcReader, identity};
 pub(super) use unkillable::held_zombie;
 pub use unkillable::signal_leftovers;
 pub(super) use walk::{Group, KilledGroups, LeafMembers, Walk};
@@ -61,7 +60,7 @@ pub(super) struct Forest {
     /// Processes that were below the keeper before it became one, by pid: start time. None of them
     /// belongs to a process that the keeper started, whatever its environment says.
     earlier: HashMap<i32, u64>,
-    environs: EnvironReader,
+    environs: ProcReader,
 }
 
 /// A child that the keeper has adopted.
@@ -192,7 +191,7 @@ impl Forest {
         let list = File::open(format!("/proc/{keeper}/task/{keeper}/children")).ok();
         let (orphans, seen) = (HashMap::new(), HashMap::new());
         let (killed, earlier) = (HashMap::new(), HashMap::new());
-        let environs = EnvironReader::default();
+        let environs = ProcReader::default();
         let keeper_group = group_of(keeper);
         let mut forest =
             Forest { keeper, keeper_group, list, orphans, seen, killed, earlier, environs };
@@ -320,7 +319,7 @@ impl Forest {
     /// has none for a moment, or it cannot be read now. One that may not be read names no process, nor
     /// does one that the process has unmapped, or that went with its main thread.
     fn search(&mut self, pid: i32, stat: &Stat) -> Option<Searched> {
-        let read = self.environs.read((pid, stat.start))?;
+        let read = self.environs.environment((pid, stat.start))?;
         let denied =
             read.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
         let content = read.unwrap_or_default();

@@ -4,13 +4,14 @@
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, StatxFlags, statx};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
@@ -99,10 +100,17 @@ impl StateDir {
 
     /// Whether a process has a file open.
     pub fn is_open_in(pid: u32, file: &File) -> bool {
-        let Ok(file) = file.metadata() else { return false };
-        let is_same = |found: fs::Metadata| (found.dev(), found.ino()) == (file.dev(), file.ino());
+        // What is not up to date is enough: a file system that does not answer is not asked.
+        let identity = |at: BorrowedFd<'_>, path: &Path, flags| {
+            let found = statx(at, path, flags | AtFlags::STATX_DONT_SYNC, StatxFlags::INO).ok()?;
+            Some((found.stx_dev_major, found.stx_dev_minor, found.stx_ino))
+        };
+        let Some(file) = identity(file.as_fd(), Path::new(""), AtFlags::EMPTY_PATH) else {
+            return false;
+        };
         let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-        descriptors.filter_map(|fd| fs::metadata(fd.path()).ok()).any(is_same)
+        let mut found = descriptors.map(|fd| identity(CWD, &fd.path(), AtFlags::empty()));
+        found.any(|found| found == Some(file))
     }
 
     /// The lock of the server that uses a directory; none: none does.

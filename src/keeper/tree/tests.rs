@@ -47,7 +47,7 @@ fn forest() -> Forest {
     let keeper = std::process::id().cast_signed();
     let (orphans, seen) = (HashMap::new(), HashMap::new());
     let (killed, earlier) = (HashMap::new(), HashMap::new());
-    let environs = EnvironReader::default();
+    let environs = ProcReader::default();
     let keeper_group = group_of(keeper);
     Forest { keeper, keeper_group, list: None, orphans, seen, killed, earlier, environs }
 }

@@ -27,6 +27,7 @@ mod sandbox_links;
 mod sandbox_reach;
 mod slow_exec;
 mod specs;
+mod stalled_memory;
 mod state_directory;
 mod unkillable;
 mod unread_streams;

@@ -594,6 +594,20 @@ async fn start_again(service: &mut TestService) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn process_of_another_keeper_does_not_prevent_a_start() {
+    let mut service = TestService::start();
+    drop(service.client().await);
+    service.stop();
+    let output = service.directory.path().join("state/outputs/1");
+    let output = format!("PROCYARD_OUTPUT={}", output.display());
+    let other = TestService::start();
+    let mut client = other.client().await;
+    let posing = begin(&mut client, "posing", argv(&["env", &output, "sleep", "600"])).await;
+    start_again(&mut service).await;
+    assert!(alive(posing.pid), "it is for its own keeper to kill");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_user_cannot_pose_as_the_keeper() {
     if !is_root() {
         return skip("only root starts processes of other users");
