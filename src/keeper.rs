@@ -23,6 +23,8 @@ mod input;
 mod kill;
 mod left;
 mod link;
+#[cfg(test)]
+mod locked_pipe;
 mod memory;
 mod notify;
 mod output;

@@ -133,6 +133,8 @@ impl Keeper {
         let time = wall_clock();
         // Asked again: what was found out over several turns may have changed meanwhile.
         let leaf_is_empty = lingering.is_empty() && self.is_leaf_empty(key);
+        // An output ends only when the keeper has closed the child's ends.
+        self.stream_helpers.finish_closes();
         let Some(held) = self.held.get_mut(key) else { return };
         held.drain(key, time, &self.poller, &mut self.stream_helpers);
         held.end_input(&self.poller);

@@ -201,8 +201,14 @@ impl<J: Job> Helper<J> {
 
     /// Kills it and does not wait for its end, after which the memory that it uses is not freed.
     pub(super) fn kill_without_waiting(self) {
-        kill(self.pid);
+        self.kill();
         std::mem::forget(self);
+    }
+
+    /// Kills it. It must not be given a job any more.
+    pub(super) fn kill(&self) {
+        // SAFETY: sends a signal to a child of this process that was not reaped.
+        unsafe { libc::kill(self.pid, libc::SIGKILL) };
     }
 
     /// Waits until it has done its job. False: not in time.
@@ -224,7 +230,7 @@ impl<J: Job> Helper<J> {
 
 impl<J: Job> Drop for Helper<J> {
     fn drop(&mut self) {
-        kill(self.pid);
+        self.kill();
         if reap::reap_within(self.pid, EXIT_TIMEOUT) {
             // SAFETY: the helper is gone, and this is not used again.
             unsafe { ManuallyDrop::drop(&mut self.memory) };
@@ -244,12 +250,6 @@ fn with_signals_blocked<T>(action: impl FnOnce() -> T) -> T {
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut());
         result
     }
-}
-
-/// Kills a helper that was not reaped.
-fn kill(pid: c_int) {
-    // SAFETY: sends a signal to a child of this process.
-    unsafe { libc::kill(pid, libc::SIGKILL) };
 }
 
 /// What a helper runs.

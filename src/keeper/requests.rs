@@ -79,6 +79,12 @@ impl Keeper {
     /// Reports all that is held; from here on, changes are reported.
     pub(super) fn adopt(&mut self) -> Result<Answer, Refused> {
         self.held.forget_news();
+        for key in self.held.keys() {
+            let terminal = self.held.get_mut(key).and_then(|held| held.terminal.as_mut());
+            if let Some(terminal) = terminal {
+                terminal.find_size(key, &mut self.stream_helpers);
+            }
+        }
         if let Some(link) = &mut self.link {
             for keys in self.held.keys().chunks(socket::MAX_DESCRIPTORS) {
                 tell(link, &mut self.held, keys, true);

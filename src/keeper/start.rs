@@ -19,6 +19,7 @@ use super::kill::Kill;
 use super::poller::{EventFlags, Token};
 use super::spawn::{Child, Failed, FailedChild, Failure, Finished, Program};
 use super::streams::Streams;
+use super::terminal::Terminal;
 use super::tree;
 use super::turns::{BUDGET, Keeper};
 use crate::process::{Io, Launch, Refused, step};
@@ -27,6 +28,8 @@ use crate::protocol::pb::reply::Result as Answer;
 
 /// How long a program file that is being written is waited for.
 const BUSY_PROGRAM_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a start that finds no free descriptor waits for helpers to close some.
+const CLOSES_TIMEOUT: Duration = Duration::from_millis(100);
 /// Descriptors that stay free for the keeper's own needs.
 const SPARE_DESCRIPTORS: usize = 8;
 
@@ -78,10 +81,16 @@ impl Keeper {
                 self.retry_start(start);
                 continue;
             }
+            let may_retry =
+                self.stream_helpers.is_closing() && start.since.elapsed() < CLOSES_TIMEOUT;
             match self.begin_start(&start) {
                 Ok(Begun::Existing(answer)) => self.answer_start(&start, Ok(answer)),
                 Ok(Begun::Starting { number, key, streams, cgroups }) => {
                     self.starting.push(Starting { start, number, key, streams, cgroups });
+                }
+                // There are descriptors when the ends of earlier ones are closed.
+                Err(refused) if may_retry && is_out_of_descriptors(&refused) => {
+                    self.retry_start(start);
                 }
                 Err(refused) => self.answer_start(&start, Err(refused)),
             }
@@ -186,6 +195,9 @@ impl Keeper {
                 highest = highest.max(output.end.as_fd().as_raw_fd());
             }
         }
+        let other = [streams.input.end(), streams.terminal.as_ref().map(Terminal::end)];
+        let other = other.into_iter().flatten().map(|end| end.as_fd().as_raw_fd());
+        highest = other.fold(highest, i32::max);
         // The kernel gives out the lowest free number: all below the highest are taken.
         let to_come = self.held.rings_to_come() + self.starting.len();
         let taken = highest as usize + to_come + SPARE_DESCRIPTORS;
@@ -348,6 +360,10 @@ enum Begun {
 fn spawned(key: u64, held: &Held, existed: bool, continued: u64) -> Answer {
     let (pid, start_time) = (held.pid.cast_unsigned(), held.start_time);
     Answer::Spawned(pb::Spawned { key, pid, start_time, existed, continued })
+}
+
+fn is_out_of_descriptors(refused: &Refused) -> bool {
+    matches!(refused, Refused::SpawnFailed { errno: libc::EMFILE | libc::ENFILE, .. })
 }
 
 fn unopened(io: Io, errno: Errno) -> Refused {

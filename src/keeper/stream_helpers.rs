@@ -109,6 +109,8 @@ enum Action {
     Write { len: usize },
     /// Sets the size of a terminal.
     Resize(libc::winsize),
+    /// Reads the size of a terminal.
+    ReadSize,
 }
 
 impl Call {
@@ -128,6 +130,14 @@ impl Call {
         Ok(&self.buffer.get_mut()[..len])
     }
 
+    /// The size of a terminal that it has read.
+    pub(super) fn size(&mut self) -> Result<Size, Errno> {
+        self.result()?;
+        let numbers = self.buffer.get_mut();
+        let number = |at: usize| u16::from_ne_bytes([numbers[at], numbers[at + 1]]);
+        Ok(Size { rows: number(0), cols: number(2) })
+    }
+
     fn make(&self) -> Result<usize, i32> {
         let fd = self.end.as_fd().as_raw_fd() as usize;
         // SAFETY: the keeper touches the buffer only when the call was made.
@@ -138,6 +148,7 @@ impl Call {
             Action::Resize(size) => {
                 (libc::SYS_ioctl, [libc::TIOCSWINSZ as usize, ptr::from_ref(size) as usize])
             }
+            Action::ReadSize => (libc::SYS_ioctl, [libc::TIOCGWINSZ as usize, buffer]),
         };
         let moved = loop {
             match call(number, [fd, args[0], args[1], 0, 0]) {
@@ -161,7 +172,7 @@ fn call(number: libc::c_long, args: [usize; 5]) -> Result<usize, i32> {
 }
 
 /// What a helper does.
-enum PipeJob {
+enum StreamJob {
     Call(Call),
     /// Closes descriptors, the next one being this. One that takes long keeps those behind it waiting,
     /// unless they are taken back.
@@ -170,15 +181,15 @@ enum PipeJob {
 
 // SAFETY: it makes raw system calls only, and writes to atomics and the buffer of a call, which the
 // keeper touches only when the helper is done.
-unsafe impl Job for PipeJob {
+unsafe impl Job for StreamJob {
     fn run(&self) {
         match self {
-            PipeJob::Call(call) => {
+            StreamJob::Call(call) => {
                 let result = call.make();
                 let result = result.map_or_else(|errno| -(errno as isize), |len| len as isize);
                 call.result.store(result, Ordering::Relaxed);
             }
-            PipeJob::Close(fds, next) => {
+            StreamJob::Close(fds, next) => {
                 while let Some(fd) = fds.get(next.fetch_add(1, Ordering::Relaxed)) {
                     // It is closed whatever is returned.
                     let _ = call(libc::SYS_close, [*fd as usize, 0, 0, 0, 0]);
@@ -190,7 +201,7 @@ unsafe impl Job for PipeJob {
 
 /// Makes calls on pipes and terminals.
 pub(super) struct StreamHelpers {
-    helpers: Vec<PipeHelper>,
+    helpers: Vec<StreamHelper>,
     done_event: OwnedFd,
     /// Buffers that no call uses.
     buffers: Vec<Buffer>,
@@ -198,8 +209,8 @@ pub(super) struct StreamHelpers {
     lateness: Lateness,
 }
 
-struct PipeHelper {
-    helper: Helper<PipeJob>,
+struct StreamHelper {
+    helper: Helper<StreamJob>,
     since: Instant,
     state: HelperState,
 }
@@ -214,6 +225,8 @@ enum HelperState {
     Closing,
     /// It closes an end, and no longer those behind it.
     StuckClosing,
+    /// It was idle and is killed. The sweep finds it when it has ended.
+    Surplus,
 }
 
 /// What came of a call.
@@ -291,6 +304,12 @@ impl StreamHelpers {
         self.run(token, master, Action::Resize(size), Buffer::default(), is_slow)
     }
 
+    /// Reads the size of a terminal, and waits for that.
+    pub(super) fn read_size(&mut self, token: Token, master: &Rc<End>) -> Outcome {
+        let buffer = vec![0; size_of::<libc::winsize>()].into();
+        self.run(token, master, Action::ReadSize, buffer, false)
+    }
+
     fn run(
         &mut self,
         token: Token,
@@ -303,7 +322,7 @@ impl StreamHelpers {
         let Some(at) = self.idle_helper() else { return Outcome::NoHelper };
         let (end, result) = (Rc::clone(end), AtomicIsize::new(0));
         let call = Call { token, end, action, buffer: UnsafeCell::new(buffer), result };
-        let job = Rc::new(PipeJob::Call(call));
+        let job = Rc::new(StreamJob::Call(call));
         self.helpers[at].since = now;
         if is_slow {
             self.helpers[at].helper.post(job);
@@ -333,19 +352,19 @@ impl StreamHelpers {
     /// Takes the late calls that were made.
     pub(super) fn take_done(&mut self) -> Vec<Call> {
         let _ = rustix::io::read(&self.done_event, &mut [0; 8]);
-        let done = self.helpers.iter_mut().filter_map(PipeHelper::take_call).collect();
-        let mut idle = 0;
-        self.helpers.retain(|helper| {
-            idle += usize::from(helper.state == HelperState::Idle);
-            helper.state != HelperState::Idle || idle <= MAX_IDLE_HELPERS
-        });
+        let done = self.helpers.iter_mut().filter_map(StreamHelper::take_call).collect();
+        let idle = self.helpers.iter_mut().filter(|helper| helper.state == HelperState::Idle);
+        for surplus in idle.skip(MAX_IDLE_HELPERS) {
+            surplus.state = HelperState::Surplus;
+            surplus.helper.kill();
+        }
         done
     }
 
     /// If too many calls are late, the stream of the one that is late for the longest time: its
     /// process is to be killed, which unlocks its pipes unless another process locks them.
     pub(super) fn take_excess(&mut self) -> Option<Token> {
-        let is_late = |helper: &PipeHelper| helper.state == HelperState::Late;
+        let is_late = |helper: &StreamHelper| helper.state == HelperState::Late;
         if self.helpers.iter().filter(|helper| is_late(helper)).count() <= MAX_LATE_CALLS {
             return None;
         }
@@ -358,16 +377,18 @@ impl StreamHelpers {
     /// One of them was killed. Returns the call that it did not finish: what came of it is not known.
     pub(super) fn lose(&mut self, pid: i32) -> Option<Call> {
         let at = self.helpers.iter().position(|helper| helper.helper.pid() == pid)?;
-        tracing::error!(pid, "a helper of the keeper was killed");
-        let lost = self.helpers.swap_remove(at).helper;
+        let StreamHelper { helper: lost, state, .. } = self.helpers.swap_remove(at);
+        if state != HelperState::Surplus {
+            tracing::error!(pid, "a helper of the keeper was killed");
+        }
         let job = lost.job();
         lost.forget_job();
         match Rc::into_inner(job?)? {
-            PipeJob::Call(call) => {
+            StreamJob::Call(call) => {
                 call.result.store(-(libc::EAGAIN as isize), Ordering::Relaxed);
                 Some(call)
             }
-            PipeJob::Close(fds, next) => {
+            StreamJob::Close(fds, next) => {
                 let rest = next.into_inner().min(fds.len());
                 self.closes.0.borrow_mut().extend(&fds[rest..]);
                 None
@@ -390,15 +411,14 @@ impl StreamHelpers {
     /// Has a helper close the ends that were dropped, without waiting for it. To be called before the
     /// keeper waits for events, and when it is [`due`](StreamHelpers::due).
     pub(super) fn close_ends(&mut self) {
+        if !self.is_closing() {
+            return;
+        }
         if let Some(closing) = self.closing() {
-            let helper = &mut self.helpers[closing];
-            if helper.helper.take_done().is_some() {
-                helper.state = HelperState::Idle;
-            } else if helper.since.elapsed() >= CALL_TIMEOUT {
-                self.leave_late_close(closing);
-            } else {
+            if self.helpers[closing].since.elapsed() < CALL_TIMEOUT {
                 return;
             }
+            self.leave_late_close(closing);
         }
         if self.closes.0.borrow().is_empty() {
             return;
@@ -406,14 +426,37 @@ impl StreamHelpers {
         let Some(at) = self.idle_helper() else { return };
         let fds = std::mem::take(&mut *self.closes.0.borrow_mut());
         let helper = &mut self.helpers[at];
-        helper.helper.post_quietly(Rc::new(PipeJob::Close(fds, AtomicUsize::new(0))));
+        helper.helper.post_quietly(Rc::new(StreamJob::Close(fds, AtomicUsize::new(0))));
         (helper.state, helper.since) = (HelperState::Closing, Instant::now());
+    }
+
+    /// Waits until the ends that were dropped are closed, but not for a close that is late.
+    pub(super) fn finish_closes(&mut self) {
+        while self.is_closing() {
+            self.close_ends();
+            let now = Instant::now();
+            let Some(closing) = self.closing() else { return };
+            if !self.helpers[closing].helper.wait_with_cpu(self.lateness.timeout(now)) {
+                self.lateness.spend(now.elapsed());
+                return;
+            }
+        }
+    }
+
+    /// Whether an end that was dropped may not be closed yet.
+    pub(super) fn is_closing(&mut self) -> bool {
+        if let Some(at) = self.closing()
+            && self.helpers[at].helper.take_done().is_some()
+        {
+            self.helpers[at].state = HelperState::Idle;
+        }
+        self.closing().is_some() || !self.closes.0.borrow().is_empty()
     }
 
     /// A close takes long: another helper makes those behind it.
     fn leave_late_close(&mut self, at: usize) {
-        let PipeHelper { helper, state, .. } = &mut self.helpers[at];
-        if let Some(PipeJob::Close(fds, next)) = helper.job().as_deref() {
+        let StreamHelper { helper, state, .. } = &mut self.helpers[at];
+        if let Some(StreamJob::Close(fds, next)) = helper.job().as_deref() {
             // The helper adds 1 at most to a number that is far beyond the end.
             let rest = next.swap(usize::MAX / 2, Ordering::Relaxed).min(fds.len());
             self.closes.0.borrow_mut().extend(&fds[rest..]);
@@ -445,19 +488,25 @@ impl StreamHelpers {
             return None;
         }
         let helper = Helper::new(self.done_event.as_fd()).ok()?;
-        self.helpers.push(PipeHelper { helper, since: Instant::now(), state: HelperState::Idle });
+        self.helpers.push(StreamHelper { helper, since: Instant::now(), state: HelperState::Idle });
         Some(self.helpers.len() - 1)
     }
 }
 
 impl Drop for StreamHelpers {
     fn drop(&mut self) {
-        // The kernel kills them when the keeper has exited. Those that are stuck would be waited for.
-        std::mem::take(&mut self.helpers).into_iter().for_each(std::mem::forget);
+        for helper in self.helpers.drain(..) {
+            // The end of one that is stuck would be waited for.
+            let is_stuck = [HelperState::Late, HelperState::Killed, HelperState::StuckClosing]
+                .contains(&helper.state);
+            if is_stuck {
+                helper.helper.kill_without_waiting();
+            }
+        }
     }
 }
 
-impl PipeHelper {
+impl StreamHelper {
     /// Takes the call of a helper that has made it. A helper whose close took long is idle then, too.
     fn take_call(&mut self) -> Option<Call> {
         if self.state == HelperState::Closing {
@@ -466,15 +515,15 @@ impl PipeHelper {
         let job = self.helper.take_done()?;
         self.state = HelperState::Idle;
         match Rc::into_inner(job)? {
-            PipeJob::Call(call) => Some(call),
-            PipeJob::Close(..) => None,
+            StreamJob::Call(call) => Some(call),
+            StreamJob::Close(..) => None,
         }
     }
 
     /// The stream that its call belongs to.
     fn token(&self) -> Option<Token> {
         match self.helper.job().as_deref() {
-            Some(PipeJob::Call(call)) => Some(call.token),
+            Some(StreamJob::Call(call)) => Some(call.token),
             _ => None,
         }
     }
@@ -505,37 +554,11 @@ impl Lateness {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-    use std::os::unix::net::UnixStream;
-    use std::thread::JoinHandle;
-
     use rustix::event::{PollFd, PollFlags, poll};
-    use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, splice};
+    use rustix::pipe::{PipeFlags, pipe_with};
 
     use super::*;
-
-    /// A pipe with one byte in it that a thread keeps locked, until the socket is written to.
-    struct LockedPipe {
-        socket: UnixStream,
-        thread: JoinHandle<()>,
-    }
-
-    impl LockedPipe {
-        /// Locks the pipe of this writing end.
-        fn new(writer: OwnedFd) -> LockedPipe {
-            let (socket, idle) = UnixStream::pair().unwrap();
-            rustix::io::write(&writer, b"1").unwrap();
-            let thread = std::thread::spawn(move || {
-                splice(&idle, None, &writer, None, 1, SpliceFlags::empty()).unwrap();
-            });
-            LockedPipe { socket, thread }
-        }
-
-        fn unlock(mut self) {
-            self.socket.write_all(b"2").unwrap();
-            self.thread.join().unwrap();
-        }
-    }
+    use crate::keeper::locked_pipe::LockedPipe;
 
     fn pipe(helpers: &StreamHelpers) -> (Rc<End>, OwnedFd) {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
@@ -543,18 +566,13 @@ mod tests {
         (Rc::new(End::of_pipe(reader, helpers.closes())), writer)
     }
 
-    /// Begins a read that is late. A thread may take a while until it has locked its pipe.
+    /// Begins a read that is late, of a pipe with one byte in it.
     fn read_late(helpers: &mut StreamHelpers, token: Token) -> (Rc<End>, LockedPipe) {
-        for patience in 0..12 {
-            let (end, writer) = pipe(helpers);
-            let locked = LockedPipe::new(writer);
-            std::thread::sleep(Duration::from_millis(1 << patience));
-            match helpers.read(token, &end, 64, false, false) {
-                Outcome::Late => return (end, locked),
-                _ => locked.unlock(),
-            }
-        }
-        panic!("no pipe was locked");
+        let (end, writer) = pipe(helpers);
+        rustix::io::write(&writer, b"1").unwrap();
+        let locked = LockedPipe::lock(writer);
+        assert!(matches!(helpers.read(token, &end, 64, false, false), Outcome::Late));
+        (end, locked)
     }
 
     /// Takes the next late call that was made.
@@ -587,7 +605,7 @@ mod tests {
         rustix::io::write(&writer, b"other").unwrap();
         assert_eq!(read(&mut helpers, &other), b"other");
         assert!(helpers.wait_for(token).is_none());
-        locked.unlock();
+        locked.unlock(b'2');
         let mut call = take_late(&mut helpers);
         assert_eq!((call.token(), call.data()), (token, Ok(&b"12"[..])));
     }
@@ -605,7 +623,7 @@ mod tests {
             assert!(begin.elapsed() < Duration::from_secs(60), "the pipe is not closed");
             helpers.close_ends();
         }
-        locked.unlock();
+        locked.unlock(b'2');
     }
 
     #[test]
@@ -620,6 +638,6 @@ mod tests {
             .collect();
         assert_eq!(helpers.take_excess(), Some(Token::Output(1, 0)));
         assert_eq!(helpers.take_excess(), None);
-        locked.into_iter().for_each(|(_, locked)| locked.unlock());
+        locked.into_iter().for_each(|(_, locked)| locked.unlock(b'2'));
     }
 }

@@ -70,7 +70,7 @@ impl Streams {
     fn terminal(size: Size, closes: &Closes) -> Result<Streams, Errno> {
         let terminal = Terminal::open(size, closes)?;
         let copy = || {
-            let master = rustix::io::fcntl_dupfd_cloexec(terminal.master(), 0)?;
+            let master = rustix::io::fcntl_dupfd_cloexec(terminal.end(), 0)?;
             Ok(End::of_terminal(master, closes))
         };
         let output = Output::new(unblocked(copy()?)?, Stream::Terminal);

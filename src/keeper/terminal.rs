@@ -21,11 +21,11 @@ pub(super) struct Terminal {
     /// Without a slave open anywhere, the master reads as an error until one is opened again. A
     /// program may close its terminal and open `/dev/tty` later: so one is held until the exit.
     slave: Option<OwnedFd>,
-    /// The size that was asked for last.
+    /// The size that was asked for or found last.
     size: Size,
-    /// A resize is late, to this size.
+    /// A call for the size is late, and this is the size after it.
     late_size: Option<Size>,
-    /// A resize was late.
+    /// A call for the size was late.
     was_late: bool,
 }
 
@@ -48,8 +48,8 @@ impl Terminal {
     }
 
     /// The master.
-    pub(super) fn master(&self) -> BorrowedFd<'_> {
-        self.master.as_fd()
+    pub(super) fn end(&self) -> &Rc<End> {
+        &self.master
     }
 
     /// The slave that is held open.
@@ -83,7 +83,19 @@ impl Terminal {
         }
     }
 
-    /// A late resize was made: sets the size that was asked for meanwhile.
+    /// Finds out the size, which a process can have set. One that was late is not asked for again.
+    pub(super) fn find_size(&mut self, key: u64, helpers: &mut StreamHelpers) {
+        if self.was_late {
+            return;
+        }
+        match helpers.read_size(Token::Terminal(key), &self.master) {
+            Outcome::Done(mut call) => self.size = call.size().unwrap_or(self.size),
+            Outcome::Late => (self.late_size, self.was_late) = (Some(self.size), true),
+            Outcome::NoHelper => {}
+        }
+    }
+
+    /// A late call for the size was made: sets the size that was asked for meanwhile.
     pub(super) fn finish_resize(&mut self, key: u64, helpers: &mut StreamHelpers) {
         if self.late_size.take() != Some(self.size) {
             // It fails only if no process has the terminal open any more.
@@ -91,14 +103,14 @@ impl Terminal {
         }
     }
 
-    /// The size that was asked for last.
+    /// The size that was asked for or found last.
     pub(super) fn size(&self) -> Size {
         self.size
     }
 
     /// The character that ends input here: ^D unless the program chose another.
     pub(super) fn eof(&self) -> u8 {
-        let termios = rustix::termios::tcgetattr(self.master());
+        let termios = rustix::termios::tcgetattr(&self.master);
         termios.map_or(0x04, |termios| termios.special_codes[SpecialCodeIndex::VEOF])
     }
 }

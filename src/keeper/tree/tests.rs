@@ -5,6 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::sync::{Arc, Mutex, mpsc};
 
 use super::*;
+use crate::keeper::locked_pipe::LockedPipe;
 
 #[test]
 fn a_command_with_parentheses_and_spaces_is_read_right() {
@@ -307,36 +308,18 @@ fn orphan_that_is_about_to_end_may_have_children() {
     let mut stdin = child.stdin.as_ref().unwrap();
     let mut forest = forest();
     place_until(&mut forest, pid, |owner| matches!(owner, Owner::NotNamed(_)));
-    while std::fs::read_link(format!("/proc/{pid}/fd/3")).is_err() {
+    while std::fs::read_link(format!("/proc/{pid}/fd/3")).ok().as_ref() != Some(&fifo) {
         std::thread::yield_now();
     }
-    // While the splice waits for data, the kernel lets no process close the FIFO: the exit takes as long.
-    let (mut peer, socket) = std::os::unix::net::UnixStream::pair().unwrap();
-    let splice = std::thread::spawn(move || {
-        let flags = rustix::pipe::SpliceFlags::empty();
-        rustix::pipe::splice(&socket, None, &own_end, None, 1, flags).unwrap()
-    });
-    while !has_thread_in_splice() {
-        std::thread::yield_now();
-    }
+    // No process can close the FIFO meanwhile: the exit takes as long.
+    let locked = LockedPipe::lock(own_end.into());
     stdin.write_all(b"\n").unwrap();
     place_until(&mut forest, pid, |owner| *owner == Owner::Exiting);
     assert!(!forest.all_judged(Instant::now() + 2 * UNREADABLE_TIMEOUT));
-    peer.write_all(b"x").unwrap();
-    assert_eq!(splice.join().unwrap(), 1);
+    locked.unlock(b'x');
     place_until(&mut forest, pid, |owner| *owner == Owner::Ended);
     assert!(forest.all_judged(Instant::now()));
     end_child(child);
-}
-
-/// Whether a thread of this process waits in splice.
-fn has_thread_in_splice() -> bool {
-    let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
-    let waits = |thread: std::fs::DirEntry| {
-        let call = std::fs::read_to_string(thread.path().join("syscall")).unwrap_or_default();
-        call.split(' ').next() == Some(&libc::SYS_splice.to_string())
-    };
-    threads.into_iter().any(waits)
 }
 
 #[test]
