@@ -88,7 +88,7 @@ async fn without_a_free_pid_a_start_is_refused_and_nobody_is_harmed() {
         let refused = refused(&mut server, io).await;
         assert_eq!(refused, ("cannot make a process".into(), libc::EAGAIN), "on {io:?}");
     }
-    until("no descriptor has leaked", || keeper.descriptors() == before).await;
+    keeper.has_closed_all_since(before).await;
     assert_eq!(children(keeper.pid()), [neighbour.spawned.pid]);
     neighbour.is_unharmed(&server).await;
 
@@ -117,7 +117,7 @@ async fn without_free_descriptors_a_start_is_refused_and_everyones_output_is_sti
     assert_eq!(refused(&mut server, PIPES).await, ("cannot open pipes".into(), libc::EMFILE));
     let terminal = refused(&mut server, TERMINAL).await;
     assert_eq!(terminal, ("cannot open a terminal".into(), libc::EMFILE));
-    until("no descriptor has leaked", || keeper.descriptors() == held).await;
+    keeper.has_closed_all_since(held).await;
     assert_eq!(children(keeper.pid()).len(), waiting.len());
 
     // All print before the keeper looks again: a ring for each is made in one go.
@@ -173,7 +173,7 @@ async fn without_a_free_terminal_a_start_is_refused_and_nobody_is_harmed() {
         let refused = refused(&mut server, TERMINAL).await;
         assert_eq!(refused, ("cannot open a terminal".into(), libc::ENOSPC));
     }
-    until("no descriptor has leaked", || keeper.descriptors() == full).await;
+    keeper.has_closed_all_since(full).await;
     assert_eq!(children(keeper.pid()).len(), MOST + 1);
     neighbour.is_unharmed(&server).await;
     works_again(&mut server, PIPES).await;

@@ -213,11 +213,11 @@ async fn a_ring_is_made_when_the_first_byte_comes() {
     assert!(silent.output.progress().ring.is_none());
     assert_eq!(read_all(&silent).await, []);
     let cat = server.sh("cat", STDIN).await;
-    let open = keeper.descriptors();
     assert!(cat.output.progress().ring.is_none());
+    assert_eq!(keeper.rings(), 0);
     echoes(&server, &cat, 1).await;
     assert!(cat.output.progress().ring.is_some());
-    assert_eq!(keeper.descriptors(), open + 1);
+    assert_eq!(keeper.rings(), 1);
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ use std::future::Future;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -210,7 +210,23 @@ impl TestKeeper {
 
     /// Descriptors that the keeper has open.
     pub fn descriptors(&self) -> usize {
-        std::fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
+        self.open_files().count()
+    }
+
+    /// How many rings it has.
+    pub fn rings(&self) -> usize {
+        let is_ring = |path: &PathBuf| path.to_string_lossy().contains("procyard-ring");
+        self.open_files().filter(is_ring).count()
+    }
+
+    /// Waits until it has no more descriptors than before: helpers close some later.
+    pub async fn has_closed_all_since(&self, before: usize) {
+        until("no descriptor is left", || self.descriptors() <= before).await;
+    }
+
+    fn open_files(&self) -> impl Iterator<Item = PathBuf> {
+        let descriptors = std::fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap();
+        descriptors.map(|entry| std::fs::read_link(entry.unwrap().path()).unwrap_or_default())
     }
 }
 
