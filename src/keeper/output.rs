@@ -10,10 +10,9 @@ use rustix::io::Errno;
 
 use super::poller::Token;
 use super::ring::{Unappended, Writer};
-use super::stream_helpers::{BUSY_PIPE, Call, End, Outcome, StreamHelpers};
+use super::stream_helpers::{BULK_BYTES, BUSY_PIPE, CALL_BYTES, Call, End, Outcome, StreamHelpers};
 use crate::process::{Launch, Overflow};
 use crate::transcript::Stream;
-use crate::transcript::ring::MAX_PAYLOAD;
 
 /// Most bytes that can have been written and not yet read.
 pub(super) const MAX_UNREAD: usize = BUSY_PIPE;
@@ -219,13 +218,14 @@ impl Output {
         (token, waits): (Token, bool),
         helpers: &mut StreamHelpers,
     ) -> Pumped {
+        let most = if self.grown { BULK_BYTES } else { CALL_BYTES };
         let room = match sink.ring() {
-            Ok(ring) => ring.room(MAX_PAYLOAD as usize, MIN_ROOM),
+            Ok(ring) => ring.room(most, MIN_ROOM),
             Err(error) => return out_of_memory(&error),
         };
         let Some(room) = room else { return Pumped::NoRoom };
         let is_slow = self.was_late && !waits;
-        match helpers.read(token, &self.end, room, !self.grown, is_slow) {
+        match helpers.read(token, &self.end, room, is_slow) {
             Outcome::Done(call) => self.finish_read(sink, time, call, helpers),
             Outcome::Late => {
                 (self.is_late, self.was_late) = (true, true);
@@ -247,7 +247,7 @@ impl Output {
         let pumped = match call.data() {
             Ok([]) => Pumped::Ended,
             Ok(data) => {
-                self.grown |= data.len() as u64 == MAX_PAYLOAD;
+                self.grown |= data.len() >= CALL_BYTES;
                 self.append(sink, data, time)
             }
             Err(Errno::AGAIN) => Pumped::Empty,
@@ -280,7 +280,7 @@ impl Output {
                 }
             }
         }
-        if data.len() as u64 >= MAX_PAYLOAD / 2 {
+        if data.len() >= CALL_BYTES / 2 {
             Pumped::Bulk(data.len())
         } else {
             Pumped::Bytes(data.len())

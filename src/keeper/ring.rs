@@ -127,10 +127,14 @@ impl Writer {
         if self.overflow != Overflow::Block {
             return Some(most);
         }
-        let most = most.min(self.max_payload as usize);
+        let most = most.min(self.limit as usize / 2);
         let halves = std::iter::successors(Some(most), |size| Some(size / 2));
-        let mut sizes = halves.take_while(|size| *size >= least);
-        sizes.find(|size| self.make_room(FRAME_HEADER + *size as u64).is_ok())
+        let mut sizes = halves.take_while(|size| *size >= least).map(|size| size as u64);
+        let room = sizes.find(|size| {
+            let headers = size.div_ceil(self.max_payload) * FRAME_HEADER;
+            self.make_room(headers + size).is_ok()
+        });
+        room.map(|size| size as usize)
     }
 
     /// Appends one chunk of at most `want` bytes, which `fill` puts in place. 0 from `fill` is

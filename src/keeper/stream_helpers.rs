@@ -33,10 +33,12 @@ const MIN_CALL_TIMEOUT: Duration = Duration::from_micros(200);
 const LATENESS_SHARE: u32 = 20;
 const MAX_LATENESS_CREDIT: Duration = Duration::from_millis(50);
 
-/// Most bytes that a call moves: as many as an ordinary pipe holds.
-const CALL_BYTES: usize = 64 << 10;
+/// Most bytes of a write, and of a read of an ordinary pipe: as many as it holds.
+pub(super) const CALL_BYTES: usize = 64 << 10;
 /// Size that a pipe is given once a read has found it full.
 pub(super) const BUSY_PIPE: usize = 1 << 20;
+/// Most bytes of a read of such a pipe. To wake a helper costs more than to read an ordinary pipe.
+pub(super) const BULK_BYTES: usize = 256 << 10;
 
 /// Late calls beyond which the process of the oldest is killed.
 const MAX_LATE_CALLS: usize = 256;
@@ -45,6 +47,8 @@ const MAX_LATE_CALLS: usize = 256;
 const MAX_HELPERS: usize = 1024;
 /// Idle helpers that are kept.
 const MAX_IDLE_HELPERS: usize = 2;
+/// Buffers of a size that are kept.
+const MAX_IDLE_BUFFERS: usize = 1;
 
 /// The keeper's end of a stream, or the end of a pipe that a child is about to get.
 pub(super) struct End {
@@ -103,8 +107,8 @@ type Buffer = Box<[u8]>;
 
 #[derive(Clone, Copy)]
 enum Action {
-    /// Reads at most so many bytes. A pipe that was full is made larger if `grows`.
-    Read { most: usize, grows: bool },
+    /// Reads at most so many bytes: until the pipe is empty.
+    Read { most: usize },
     /// Writes the first bytes of the buffer.
     Write { len: usize },
     /// Sets the size of a terminal.
@@ -143,26 +147,48 @@ impl Call {
         // SAFETY: the keeper touches the buffer only when the call was made.
         let buffer = unsafe { (*self.buffer.get()).as_mut_ptr() } as usize;
         let (number, args) = match &self.action {
-            Action::Read { most, .. } => (libc::SYS_read, [buffer, *most]),
+            Action::Read { most } => return read(fd, buffer, *most),
             Action::Write { len } => (libc::SYS_write, [buffer, *len]),
             Action::Resize(size) => {
                 (libc::SYS_ioctl, [libc::TIOCSWINSZ as usize, ptr::from_ref(size) as usize])
             }
             Action::ReadSize => (libc::SYS_ioctl, [libc::TIOCGWINSZ as usize, buffer]),
         };
-        let moved = loop {
-            match call(number, [fd, args[0], args[1], 0, 0]) {
-                Err(libc::EINTR) => {}
-                result => break result?,
+        call_again(number, [fd, args[0], args[1], 0, 0])
+    }
+}
+
+/// Reads until the pipe is empty or so many bytes were read, and makes an ordinary pipe larger that was
+/// full.
+fn read(fd: usize, buffer: usize, most: usize) -> Result<usize, i32> {
+    let mut len = 0;
+    while len < most {
+        let want = (most - len).min(CALL_BYTES);
+        match call_again(libc::SYS_read, [fd, buffer + len, want, 0, 0]) {
+            Ok(read) => {
+                len += read;
+                if read < want {
+                    break;
+                }
             }
-        };
-        if let Action::Read { grows: true, .. } = self.action
-            && moved == CALL_BYTES
-        {
-            let size = [fd, libc::F_SETPIPE_SZ as usize, BUSY_PIPE, 0, 0];
-            let _ = call(libc::SYS_fcntl, size);
+            Err(_) if len > 0 => break,
+            Err(errno) => return Err(errno),
         }
-        Ok(moved)
+    }
+    if len == CALL_BYTES && most == CALL_BYTES {
+        let size = [fd, libc::F_SETPIPE_SZ as usize, BUSY_PIPE, 0, 0];
+        let _ = call(libc::SYS_fcntl, size);
+    }
+    Ok(len)
+}
+
+/// Makes a call, again if a signal has interrupted it.
+fn call_again(number: libc::c_long, args: [usize; 5]) -> Result<usize, i32> {
+    loop {
+        match call(number, args) {
+            Err(libc::EINTR) => {}
+            result => return result,
+        }
     }
 }
 
@@ -264,18 +290,17 @@ impl StreamHelpers {
         self.helpers.iter().any(|helper| helper.helper.pid() == pid)
     }
 
-    /// Reads at most so many bytes, and makes a full pipe larger if `grows`. Waits unless `is_slow`.
+    /// Reads at most so many bytes. Waits unless `is_slow`.
     pub(super) fn read(
         &mut self,
         token: Token,
         end: &Rc<End>,
         most: usize,
-        grows: bool,
         is_slow: bool,
     ) -> Outcome {
-        let action = Action::Read { most: most.min(CALL_BYTES), grows };
-        let buffer = self.buffer();
-        self.run(token, end, action, buffer, is_slow)
+        let buffer = self.buffer(most);
+        let most = most.min(buffer.len());
+        self.run(token, end, Action::Read { most }, buffer, is_slow)
     }
 
     /// Writes some of the bytes. Waits unless `is_slow`.
@@ -286,7 +311,7 @@ impl StreamHelpers {
         data: &[u8],
         is_slow: bool,
     ) -> Outcome {
-        let mut buffer = self.buffer();
+        let mut buffer = self.buffer(CALL_BYTES);
         let len = data.len().min(CALL_BYTES);
         buffer[..len].copy_from_slice(&data[..len]);
         self.run(token, end, Action::Write { len }, buffer, is_slow)
@@ -399,13 +424,19 @@ impl StreamHelpers {
     /// Gives back the buffer of a call.
     pub(super) fn recycle(&mut self, call: Call) {
         let buffer = call.buffer.into_inner();
-        if buffer.len() == CALL_BYTES && self.buffers.len() < MAX_IDLE_HELPERS {
+        let alike = self.buffers.iter().filter(|other| other.len() == buffer.len()).count();
+        if buffer.len() >= CALL_BYTES && alike < MAX_IDLE_BUFFERS {
             self.buffers.push(buffer);
         }
     }
 
-    fn buffer(&mut self) -> Buffer {
-        self.buffers.pop().unwrap_or_else(|| vec![0; CALL_BYTES].into())
+    /// A buffer for so many bytes or for as many as a read may have.
+    fn buffer(&mut self, bytes: usize) -> Buffer {
+        let size = if bytes > CALL_BYTES { BULK_BYTES } else { CALL_BYTES };
+        match self.buffers.iter().position(|buffer| buffer.len() == size) {
+            Some(at) => self.buffers.swap_remove(at),
+            None => vec![0; size].into(),
+        }
     }
 
     /// Has a helper close the ends that were dropped, without waiting for it. To be called before the
@@ -571,7 +602,7 @@ mod tests {
         let (end, writer) = pipe(helpers);
         rustix::io::write(&writer, b"1").unwrap();
         let locked = LockedPipe::lock(writer);
-        assert!(matches!(helpers.read(token, &end, 64, false, false), Outcome::Late));
+        assert!(matches!(helpers.read(token, &end, 64, false), Outcome::Late));
         (end, locked)
     }
 
@@ -588,7 +619,7 @@ mod tests {
 
     /// Reads from a pipe that is not locked. A busy machine may make the call late.
     fn read(helpers: &mut StreamHelpers, end: &Rc<End>) -> Vec<u8> {
-        let mut call = match helpers.read(Token::Output(9, 0), end, 64, false, false) {
+        let mut call = match helpers.read(Token::Output(9, 0), end, 64, false) {
             Outcome::Done(call) => call,
             Outcome::Late => take_late(helpers),
             Outcome::NoHelper => panic!("no helper"),

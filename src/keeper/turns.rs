@@ -32,8 +32,9 @@ pub(super) const BUDGET: Duration = Duration::from_micros(500);
 /// tree that SIGKILL does not end, so that kills must not hold back starts.
 const MAX_STARTS: usize = 1024;
 const MAX_KILLS: usize = 4096;
-/// Further reads of an output that brought much, before others have their turn.
-const MOST_READS: usize = 3;
+/// Bytes of an output that brings much, and reads of a terminal that does, before others have their turn.
+const MAX_TURN_BYTES: usize = 256 << 10;
+const MAX_TURN_READS: usize = 4;
 /// How often a kill is looked at again, should an event be missing.
 pub(super) const KILL_TICK: Duration = Duration::from_millis(20);
 /// How often is tried again what the machine had no room for.
@@ -198,16 +199,19 @@ impl Keeper {
             return;
         }
         let token = Token::Output(key, output);
-        let mut bulk = 0;
+        let (mut bytes, mut reads) = (0, 0);
         let pumped = loop {
+            reads += 1;
             match held.pump((token, false), wall_clock(), &self.poller, &mut self.stream_helpers) {
-                Pumped::Bulk(_) if bulk < MOST_READS => bulk += 1,
+                Pumped::Bulk(len) if bytes + len < MAX_TURN_BYTES && reads < MAX_TURN_READS => {
+                    bytes += len;
+                }
                 pumped => break pumped,
             }
         };
         match pumped {
             Pumped::Bulk(_) => self.held.has_bulk_news(key),
-            Pumped::Empty if bulk > 0 => self.held.has_bulk_news(key),
+            Pumped::Empty if bytes > 0 => self.held.has_bulk_news(key),
             pumped => self.after_read(key, output, pumped),
         }
     }
