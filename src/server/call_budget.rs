@@ -12,6 +12,7 @@
 
 mod field_count;
 mod open_streams;
+mod read_ahead;
 mod request_body;
 
 use std::future::{Ready, ready};
@@ -34,6 +35,7 @@ use crate::grpc::pb::process_service_server::SERVICE_NAME;
 use crate::supervisor::{CallTicket, CallerBudgets, Error, Quotas};
 use field_count::RequestType;
 use open_streams::{OpenStreams, StreamSlot};
+use read_ahead::read_ahead;
 use request_body::RequestLimits;
 
 /// A service whose calls are charged to their callers.
@@ -50,6 +52,7 @@ struct Admission {
     /// None: it is no stream.
     slot: Option<StreamSlot>,
     limits: RequestLimits,
+    is_reflection: bool,
 }
 
 impl<S> CallBudget<S> {
@@ -87,7 +90,8 @@ impl<S> CallBudget<S> {
                 shape: Shape::BidiStream,
             },
         };
-        Ok(Some(Admission { ticket: Arc::new(ticket), slot, limits }))
+        let (ticket, is_reflection) = (Arc::new(ticket), call.is_none());
+        Ok(Some(Admission { ticket, slot, limits, is_reflection }))
     }
 }
 
@@ -109,9 +113,10 @@ where
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         match self.admit(&request) {
             Ok(None) => Either::Right(Either::Left(self.inner.call(request))),
-            Ok(Some(Admission { ticket, slot, limits })) => {
+            Ok(Some(Admission { ticket, slot, limits, is_reflection })) => {
                 request.extensions_mut().insert(Arc::clone(&ticket));
                 let request = request.map(|body| request_body::charge(body, &ticket, limits));
+                let request = if is_reflection { request.map(read_ahead) } else { request };
                 let answer = self.inner.call(request);
                 let charge = AnswerCharge { ticket, _slot: slot };
                 let charged = async { Ok(attach(charge, answer.await?)) };
