@@ -65,7 +65,9 @@ fn limit_processes(keeper: &TestKeeper, most: u64) {
             // Root may be without the capability to change another's limits.
             command.uid(NOBODY).gid(NOBODY);
         }
-        assert!(command.status().unwrap().success());
+        let limited = command.status().unwrap().success();
+        // A surplus helper may have ended.
+        assert!(limited || !helpers(keeper.pid()).contains(&pid) && pid != keeper.pid());
     }
 }
 
