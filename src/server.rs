@@ -22,10 +22,12 @@ mod listener;
 mod measured;
 mod origin;
 mod pulse;
+mod read_turns;
 mod scrapes;
 mod services;
 mod socket;
 mod spare_thread;
+mod thread_shares;
 pub mod tls;
 
 use std::error::Error;

@@ -37,6 +37,7 @@ mod scripts;
 mod seeing;
 mod spawn_limit;
 mod state;
+mod thread_share;
 mod viewing;
 mod worker_pool;
 
@@ -82,6 +83,7 @@ pub use registry::{Counts, Entry, Held, Page, Seen};
 pub use replay::{SCREEN_BYTES, Typist};
 pub use retention::Keep;
 pub use state::StopOrder;
+pub use thread_share::ThreadShare;
 pub use viewing::{LiveView, Shown, Sight};
 pub use worker_pool::{WorkerPool, Workers};
 

@@ -30,9 +30,11 @@ use super::ancestry::Ancestry;
 use super::connection_auth::ConnectionAuth;
 use super::credentials::{HEALTH, Peer};
 use super::listener::{CLOSE_GRACE, ConnectionSlot};
-use super::origin::Origin;
+use super::origin::{Client, Origin};
+use super::read_turns::ReadTurns;
 use super::services::HttpService;
 use super::socket::Socket;
+use super::thread_shares::ThreadShares;
 use super::tls::Tls;
 use crate::grpc::clip::clip;
 use crate::keeper_client::Heartbeat;
@@ -88,8 +90,9 @@ const MAX_LOGGED_BYTES: usize = 128;
 /// What all connections share.
 #[derive(Clone)]
 pub(super) struct ConnectionHandler {
-    http: Builder<Tasks>,
-    tasks: Tasks,
+    alive: mpsc::Sender<Infallible>,
+    heartbeat: Heartbeat,
+    thread_shares: ThreadShares,
     service: HttpService,
     /// Changes when connections have to end, to how long they may take.
     closing: watch::Receiver<Duration>,
@@ -127,9 +130,16 @@ impl ConnectionHandler {
         tls: Option<Arc<Tls>>,
         heartbeat: Heartbeat,
     ) -> ConnectionHandler {
-        let tasks = Tasks { alive, heartbeat };
-        let http = http(tasks.clone());
-        ConnectionHandler { http, tasks, service, closing, unauthenticated_timeout, tls }
+        let thread_shares = ThreadShares::default();
+        ConnectionHandler {
+            alive,
+            heartbeat,
+            thread_shares,
+            service,
+            closing,
+            unauthenticated_timeout,
+            tls,
+        }
     }
 
     /// Serves a connection in a task of its own, which holds its slot. Aborting the task closes the
@@ -139,28 +149,36 @@ impl ConnectionHandler {
         accepted: Accepted,
         peer: Peer,
         slot: Arc<ConnectionSlot>,
-        authenticated: bool,
+        client: Client,
     ) -> AbortHandle {
         let handler = self.clone();
-        let auth = ConnectionAuth::new(Arc::clone(&slot), authenticated);
-        self.tasks.spawn(async move {
+        let auth = ConnectionAuth::new(Arc::clone(&slot), client, &self.thread_shares);
+        self.tasks(&auth).spawn(async move {
             let _slot = SlotGuard(slot);
             match accepted {
                 Accepted::Unix(io) => {
-                    handler.serve(Socket::unix(io, HANDSHAKE_TIMEOUT), peer, auth).await;
+                    let turns = ReadTurns::new(auth.clone());
+                    handler.serve(Socket::unix(io, HANDSHAKE_TIMEOUT, turns), peer, auth).await;
                 }
                 Accepted::Tcp(io, from) => handler.serve_tcp(io, from, auth).await,
             }
         })
     }
 
+    /// Starts the tasks of a connection.
+    fn tasks(&self, auth: &ConnectionAuth) -> Tasks {
+        let (alive, heartbeat) = (self.alive.clone(), self.heartbeat.clone());
+        Tasks { alive, heartbeat, auth: auth.clone() }
+    }
+
     /// Serves on TCP, after a TLS handshake if there is to be one.
     async fn serve_tcp(self, io: TcpStream, from: SocketAddr, auth: ConnectionAuth) {
         // Answers are written whole, and are not to wait for more.
         let _ = io.set_nodelay(true);
+        let turns = ReadTurns::new(auth.clone());
         let Some(tls) = self.tls.clone() else {
             let peer = Peer::Tcp { from, tls: None };
-            return self.serve(Socket::tcp(io, HANDSHAKE_TIMEOUT), peer, auth).await;
+            return self.serve(Socket::tcp(io, HANDSHAKE_TIMEOUT, turns), peer, auth).await;
         };
         let handshake = tokio::select! {
             handshake = tls.accept(io) => handshake,
@@ -169,7 +187,7 @@ impl ConnectionHandler {
         match handshake {
             Ok((io, shown)) => {
                 let peer = Peer::Tcp { from, tls: Some(shown) };
-                self.serve(Socket::tcp(io, HANDSHAKE_TIMEOUT), peer, auth).await;
+                self.serve(Socket::tcp(io, HANDSHAKE_TIMEOUT, turns), peer, auth).await;
             }
             Err(error) => log_handshake_error(from, &error),
         }
@@ -194,7 +212,8 @@ impl ConnectionHandler {
     where
         Io: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let ConnectionHandler { http, service, mut closing, unauthenticated_timeout, .. } = self;
+        let http = http(self.tasks(&auth));
+        let ConnectionHandler { service, mut closing, unauthenticated_timeout, .. } = self;
         let service = TowerToHyperService::new(service);
         let (called, mut calls) = watch::channel(());
         let of_request = auth.clone();
@@ -211,7 +230,7 @@ impl ConnectionHandler {
                 }
                 let answer = answer.await;
                 if !is_health {
-                    auth.count_answer();
+                    auth.count_refusal();
                 }
                 answer
             }
@@ -324,20 +343,21 @@ fn http(tasks: Tasks) -> Builder<Tasks> {
 
 /// Starts tasks, for connections and for the calls on them. All have ended when the receiver of
 /// `alive` notices that no sender is left. However many of them are ready to run, the keeper hears of the
-/// server: see [`pulse`](super::pulse).
+/// server: see [`pulse`](super::pulse). Their time counts for the client of their connection.
 #[derive(Clone)]
 struct Tasks {
     alive: mpsc::Sender<Infallible>,
     heartbeat: Heartbeat,
+    auth: ConnectionAuth,
 }
 
 impl Tasks {
     fn spawn<F: Future<Output: Send> + Send + 'static>(&self, task: F) -> AbortHandle {
-        let Tasks { alive, heartbeat } = self.clone();
+        let Tasks { alive, heartbeat, auth } = self.clone();
         let spawned = tokio::spawn(async move {
             let mut task = pin!(task);
             let turn = |cx: &mut Context<'_>| {
-                let polled = task.as_mut().poll(cx);
+                let polled = auth.thread_share().poll(|| task.as_mut().poll(cx));
                 heartbeat.beat_if_overdue();
                 polled
             };

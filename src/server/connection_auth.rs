@@ -2,18 +2,21 @@
 //!
 //! Owns how long a connection without one may last: places are few, and a client without credentials
 //! could take them all. A client that watches health needs no credentials, and may stay. Owns also how many
-//! calls may be refused on such a connection.
+//! calls may be refused on such a connection, and which share of the server's thread it uses.
 
 use std::future::pending;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::listener::ConnectionSlot;
+use super::origin::Client;
+use super::thread_shares::ThreadShares;
 use crate::access::Caller;
+use crate::supervisor::ThreadShare;
 
 /// Calls that are refused on a connection without an authenticated caller before it is closed. A client that
 /// retries with a wrong token connects again.
@@ -32,6 +35,9 @@ struct State {
     health_calls: AtomicUsize,
     refused_calls: AtomicUsize,
     refusal_limit: Notify,
+    thread_shares: ThreadShares,
+    /// Of its caller, or of its origin until there is one.
+    thread_share: Mutex<Arc<ThreadShare>>,
 }
 
 /// An open health Watch; it is over when this is dropped.
@@ -43,10 +49,22 @@ pub(super) struct OpenWatch(ConnectionAuth);
 pub(super) struct OpenHealthCall(ConnectionAuth);
 
 impl ConnectionAuth {
-    /// `authenticated`: the caller was known when the connection was accepted.
-    pub(super) fn new(slot: Arc<ConnectionSlot>, authenticated: bool) -> ConnectionAuth {
-        let authenticated = AtomicBool::new(authenticated);
-        ConnectionAuth(Arc::new(State { slot: Some(slot), authenticated, ..State::default() }))
+    /// `client`: what is known of it when the connection was accepted.
+    pub(super) fn new(
+        slot: Arc<ConnectionSlot>,
+        client: Client,
+        thread_shares: &ThreadShares,
+    ) -> ConnectionAuth {
+        let authenticated = AtomicBool::new(matches!(client, Client::Caller(_)));
+        let thread_share = Mutex::new(thread_shares.of(client));
+        let (slot, thread_shares) = (Some(slot), thread_shares.clone());
+        let state = State { slot, authenticated, thread_shares, thread_share, ..State::default() };
+        ConnectionAuth(Arc::new(state))
+    }
+
+    /// The share of the server's thread that its tasks use.
+    pub(super) fn thread_share(&self) -> Arc<ThreadShare> {
+        Arc::clone(&self.0.thread_share.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Records that a call on the connection is by this caller. The first one counts.
@@ -55,6 +73,8 @@ impl ConnectionAuth {
             return;
         }
         self.0.authenticated.store(true, Ordering::Relaxed);
+        let share = self.0.thread_shares.of(Client::Caller(caller.name.clone()));
+        *self.0.thread_share.lock().unwrap_or_else(PoisonError::into_inner) = share;
         if let Some(slot) = &self.0.slot {
             slot.authenticate(caller);
         }
@@ -73,8 +93,9 @@ impl ConnectionAuth {
         (open < max).then_some(call)
     }
 
-    /// Counts a call, not of health, that is answered: without an authenticated caller it was refused.
-    pub(super) fn count_answer(&self) {
+    /// Counts a call that is refused, if the connection has no authenticated caller. That is so for all calls
+    /// but those of health.
+    pub(super) fn count_refusal(&self) {
         if self.0.authenticated.load(Ordering::Relaxed) {
             return;
         }
@@ -144,17 +165,17 @@ mod tests {
     fn refused_calls_without_a_caller_are_bounded() {
         let auth = ConnectionAuth::default();
         for _ in 0..MAX_REFUSED_CALLS {
-            auth.count_answer();
+            auth.count_refusal();
         }
         assert!(!auth.is_refusal_limit_exceeded());
         assert!(auth.refusal_limit().now_or_never().is_none());
-        auth.count_answer();
+        auth.count_refusal();
         assert!(auth.is_refusal_limit_exceeded());
         assert!(auth.refusal_limit().now_or_never().is_some());
         let known = ConnectionAuth::default();
         known.mark_authenticated(&Caller::admin("a"));
         for _ in 0..=MAX_REFUSED_CALLS {
-            known.count_answer();
+            known.count_refusal();
         }
         assert!(!known.is_refusal_limit_exceeded());
     }

@@ -12,11 +12,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use http::{Request, Response};
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use http_body_util::{BodyStream, Full};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tonic::body::Body;
@@ -25,7 +26,7 @@ use tonic::{Code, Status};
 use tower::Service;
 
 use super::connection_auth::{ConnectionAuth, OpenHealthCall, OpenWatch};
-use super::origin::{AgeQueue, Origin};
+use super::origin::{AgeQueue, Client, Origin};
 use super::services::MAX_HEALTH_REQUEST;
 use crate::access::Caller;
 use crate::grpc::framework::with_reason;
@@ -55,15 +56,6 @@ pub(super) struct HealthLimit<S> {
     local: Calls,
     network: Calls,
     callers: Calls,
-}
-
-/// The client that a call counts for.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Client {
-    /// Without credentials.
-    Origin(Origin),
-    /// A caller, by its name.
-    Caller(String),
 }
 
 impl Client {
@@ -149,7 +141,10 @@ where
 {
     let connection = request.extensions().get::<ConnectionAuth>().cloned().unwrap_or_default();
     let max_calls = client.max_calls_per_connection();
-    let open_call = connection.open_health_call(max_calls).ok_or_else(|| too_many(max_calls))?;
+    let Some(open_call) = connection.open_health_call(max_calls) else {
+        connection.count_refusal();
+        return Err(too_many(max_calls));
+    };
     let watches = request.uri().path().ends_with("/Watch");
     let request = complete(calls.incomplete.enter(client.clone()), request).await?;
     let (slot, open_watch) = match watches {
@@ -164,18 +159,30 @@ where
 /// Reads the rest of a request, unless it takes too long or others need its slot.
 async fn complete(mut slot: Slot, request: Request<Body>) -> Result<Request<Body>, Status> {
     let (head, body) = request.into_parts();
-    let body = Limited::new(body, MAX_HEALTH_REQUEST + MESSAGE_PREFIX).collect();
     let read = tokio::select! {
-        read = timeout(REQUEST_TIMEOUT, body) => read,
+        read = timeout(REQUEST_TIMEOUT, read(body)) => read,
         () = slot.evicted() => return Err(too_many(slot.max_calls)),
     };
     let late = "the request was not complete in time";
     let read = read.map_err(|_| with_reason(Code::DeadlineExceeded, "DEADLINE_EXCEEDED", late))?;
-    let body = read.map_err(|error| match error.downcast_ref::<LengthLimitError>() {
-        Some(_) => with_reason(Code::InvalidArgument, "INVALID_FIELD", "the request is too large"),
-        None => with_reason(Code::Cancelled, "CANCELLED", "the request was not sent to its end"),
-    })?;
-    Ok(Request::from_parts(head, Body::new(Full::new(body.to_bytes()))))
+    Ok(Request::from_parts(head, Body::new(Full::new(read?))))
+}
+
+/// Reads a body of few bytes, and copies them: a slice would keep the whole buffer of the connection that it
+/// was received into.
+async fn read(body: Body) -> Result<Bytes, Status> {
+    let mut frames = BodyStream::new(body);
+    let mut bytes = BytesMut::new();
+    while let Some(frame) = frames.next().await {
+        let cut = "the request was not sent to its end";
+        let frame = frame.map_err(|_| with_reason(Code::Cancelled, "CANCELLED", cut))?;
+        bytes.extend_from_slice(frame.data_ref().map_or(&[], |data| data));
+        if bytes.len() > MAX_HEALTH_REQUEST + MESSAGE_PREFIX {
+            let large = "the request is too large";
+            return Err(with_reason(Code::InvalidArgument, "INVALID_FIELD", large));
+        }
+    }
+    Ok(bytes.freeze())
 }
 
 fn too_many(most: usize) -> Status {

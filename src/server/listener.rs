@@ -25,7 +25,7 @@ use tokio::time::{sleep, timeout};
 use super::ancestry::Ancestry;
 use super::connection::{Accepted, ConnectionHandler};
 use super::credentials::Credentials;
-use super::origin::Origin;
+use super::origin::{Client, Origin};
 use super::services::HttpService;
 use super::tls::Tls;
 use crate::access::Caller;
@@ -170,9 +170,11 @@ impl AcceptLoop {
     fn admit(&self, accepted: Accepted) {
         let peer = accepted.peer(self.children);
         let caller = self.credentials.caller_of_connection(&peer);
-        let is_known = caller.is_some();
-        self.connections.admit(Origin::of(&peer), caller.as_deref(), |slot| {
-            self.handler.spawn_connection(accepted, peer, slot, is_known)
+        let origin = Origin::of(&peer);
+        let client = caller.as_ref().map(|caller| Client::Caller(caller.name.clone()));
+        let client = client.unwrap_or(Client::Origin(origin));
+        self.connections.admit(origin, caller.as_deref(), |slot| {
+            self.handler.spawn_connection(accepted, peer, slot, client)
         });
     }
 }

@@ -28,6 +28,15 @@ pub(super) enum Origin {
     Ipv6Network(Ipv6Addr),
 }
 
+/// What limits tell apart.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Client {
+    /// A client without credentials.
+    Origin(Origin),
+    /// A caller, by its name.
+    Caller(String),
+}
+
 impl Origin {
     pub(super) fn of(peer: &Peer) -> Origin {
         match peer {

@@ -17,11 +17,12 @@ use tokio::sync::oneshot;
 use tokio::time::Sleep;
 
 use super::authority::{Frames, PREFACE};
+use super::read_turns::ReadTurns;
 
-/// A connection that fails unless the first bytes come in time.
-#[derive(Debug)]
+/// A connection that fails unless the first bytes come in time, and that reads in turns.
 pub(super) struct Socket<Io> {
     io: Io,
+    turns: ReadTurns,
     greeting: Option<Greeting>,
     frames: Option<Frames>,
 }
@@ -44,15 +45,16 @@ impl Greeting {
 
 impl Socket<UnixStream> {
     /// A connection on a Unix socket, where any authority is taken.
-    pub(super) fn unix(io: UnixStream, patience: Duration) -> Socket<UnixStream> {
-        Socket { io, greeting: Greeting::within(patience), frames: Some(Frames::new()) }
+    pub(super) fn unix(io: UnixStream, patience: Duration, turns: ReadTurns) -> Socket<UnixStream> {
+        let (greeting, frames) = (Greeting::within(patience), Some(Frames::new()));
+        Socket { io, turns, greeting, frames }
     }
 }
 
 impl<Io> Socket<Io> {
     /// A connection over TCP, or over TLS on it.
-    pub(super) fn tcp(io: Io, patience: Duration) -> Socket<Io> {
-        Socket { io, greeting: Greeting::within(patience), frames: None }
+    pub(super) fn tcp(io: Io, patience: Duration, turns: ReadTurns) -> Socket<Io> {
+        Socket { io, turns, greeting: Greeting::within(patience), frames: None }
     }
 
     /// Returns when the client has told what it speaks, or will not. To be called once.
@@ -71,10 +73,17 @@ impl<Io: AsyncRead + Unpin> AsyncRead for Socket<Io> {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let Socket { io, greeting, frames } = &mut *self;
+        let Socket { io, turns, greeting, frames } = &mut *self;
+        let most = ready!(turns.poll(cx));
         let before = buffer.filled().len();
-        let read = Pin::new(io).poll_read(cx, buffer);
+        let mut room = buffer.take(most);
+        let read = Pin::new(io).poll_read(cx, &mut room);
+        let len = room.filled().len();
+        // SAFETY: these bytes were filled, and so initialised, above.
+        unsafe { buffer.assume_init(len) };
+        buffer.advance(len);
         let new = &mut buffer.filled_mut()[before..];
+        turns.count(new.len());
         if let Some(Greeting { bytes, deadline, heard: _ }) = greeting {
             if read.is_pending() {
                 ready!(deadline.as_mut().poll(cx));
@@ -127,14 +136,19 @@ impl<Io: AsyncWrite + Unpin> AsyncWrite for Socket<Io> {
 mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+    use super::super::connection_auth::ConnectionAuth;
     use super::*;
 
     const SHORT: Duration = Duration::from_millis(20);
 
+    fn turns() -> ReadTurns {
+        ReadTurns::new(ConnectionAuth::default())
+    }
+
     #[tokio::test]
     async fn who_does_not_tell_the_protocol_in_time_is_not_heard() {
         let (mut client, server) = UnixStream::pair().unwrap();
-        let mut server = Socket::unix(server, SHORT);
+        let mut server = Socket::unix(server, SHORT, turns());
         client.write_all(&PREFACE[..23]).await.unwrap();
         let mut buffer = [0; 24];
         let late = server.read_exact(&mut buffer).await.unwrap_err();
@@ -146,7 +160,7 @@ mod tests {
         let (mut client, server) = UnixStream::pair().unwrap();
         // Enough for it to be told on a slow machine.
         let patience = Duration::from_secs(1);
-        let mut server = Socket::unix(server, patience);
+        let mut server = Socket::unix(server, patience, turns());
         client.write_all(PREFACE).await.unwrap();
         server.read_exact(&mut [0; 24]).await.unwrap();
         assert!(tokio::time::timeout(2 * patience, server.read_u8()).await.is_err());

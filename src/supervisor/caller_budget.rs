@@ -9,7 +9,6 @@
 //! others that do the same: one call of each caller may exceed the budget for that. Threads are shared by `worker_pool`, under the same names of callers.
 
 mod stream_output;
-mod thread_share;
 
 use std::collections::HashMap;
 use std::future::pending;
@@ -23,8 +22,8 @@ use tokio::time::timeout;
 
 use super::error::Error;
 use super::quota::{Bound, Quota, Reached};
+use super::thread_share::{ThreadShare, ThreadTurn};
 use stream_output::{StreamOutput, StreamShare};
-use thread_share::{ThreadShare, ThreadTurn};
 
 /// Bytes of one permit.
 const UNIT: usize = 1024;

@@ -7,6 +7,7 @@ mod child_processes;
 mod connections;
 mod descriptors_in_flight;
 mod fairness;
+mod frame_floods;
 mod health;
 mod hung_file_system;
 mod keeper_killed;

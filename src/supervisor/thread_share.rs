@@ -5,6 +5,9 @@
 //! When those of one caller have had the thread for a while in all, one of them continues each time that every other
 //! task has run. Nothing is held while one waits: a stream whose client does not read is not polled, and would hold it
 //! as long.
+//!
+//! Connections have such shares, too: one for those of each caller, and of each origin without a caller. What a share
+//! counts there is all time of their tasks, and what waits is the next read.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -12,24 +15,68 @@ use std::time::{Duration, Instant};
 /// How long one caller has the thread: about as long as a batch of 64 KiB in tiny chunks takes.
 const MAX_TIME: Duration = Duration::from_micros(200);
 
-/// What one caller's calls and streams have had of the thread.
-#[derive(Debug, Default)]
-pub(super) struct ThreadShare {
+/// What the tasks of one caller have had of the thread.
+#[derive(Debug)]
+pub struct ThreadShare {
     /// Nanoseconds since the tasks of others have run.
     used: AtomicU64,
     /// How often they have.
     round: AtomicU64,
+    /// How often [`ThreadShare::poll`] has polled one of its tasks.
+    polls: AtomicU64,
+    /// Nanoseconds from the creation of the share to the begin of the last such poll.
+    poll_begin: AtomicU64,
+    creation: Instant,
+}
+
+impl Default for ThreadShare {
+    fn default() -> ThreadShare {
+        let [used, round, polls, poll_begin] = Default::default();
+        ThreadShare { used, round, polls, poll_begin, creation: Instant::now() }
+    }
 }
 
 /// A turn, until this is dropped. What takes long checks whether there is time left.
-pub(in crate::supervisor) struct ThreadTurn<'a> {
+pub(super) struct ThreadTurn<'a> {
     share: &'a ThreadShare,
     begin: Instant,
 }
 
 impl ThreadShare {
     pub(super) async fn turn(&self) -> ThreadTurn<'_> {
-        while self.used.load(Ordering::Relaxed) >= nanos(MAX_TIME) {
+        self.available().await;
+        ThreadTurn { share: self, begin: Instant::now() }
+    }
+
+    /// Polls a task whose time counts.
+    pub fn poll<T>(&self, poll: impl FnOnce() -> T) -> T {
+        let turn = ThreadTurn { share: self, begin: Instant::now() };
+        let begin = turn.begin.saturating_duration_since(self.creation);
+        self.poll_begin.store(nanos(begin), Ordering::Relaxed);
+        self.polls.fetch_add(1, Ordering::Relaxed);
+        poll()
+    }
+
+    /// How often a task was polled: the same number during one poll.
+    pub fn polls(&self) -> u64 {
+        self.polls.load(Ordering::Relaxed)
+    }
+
+    /// Whether the task that is being polled may do more.
+    pub fn has_time(&self) -> bool {
+        let poll_begin = self.poll_begin.load(Ordering::Relaxed);
+        let time = nanos(self.creation.elapsed()).saturating_sub(poll_begin);
+        time + self.used.load(Ordering::Relaxed) < nanos(MAX_TIME)
+    }
+
+    /// Whether others have to run first.
+    fn is_used_up(&self) -> bool {
+        self.used.load(Ordering::Relaxed) >= nanos(MAX_TIME)
+    }
+
+    /// Returns when others have run, unless it is not used up.
+    pub async fn available(&self) {
+        while self.is_used_up() {
             let round = self.round.load(Ordering::Relaxed);
             tokio::task::yield_now().await;
             let next = round + 1;
@@ -38,13 +85,12 @@ impl ThreadShare {
                 self.used.store(0, Ordering::Relaxed);
             }
         }
-        ThreadTurn { share: self, begin: Instant::now() }
     }
 }
 
 impl ThreadTurn<'_> {
     /// Whether this turn may do more.
-    pub(in crate::supervisor) fn has_time(&self) -> bool {
+    pub(super) fn has_time(&self) -> bool {
         self.begin.elapsed() < MAX_TIME
     }
 }
