@@ -9,7 +9,7 @@ use super::from_proto::{DeleteOrder, KillOrder, KillTarget, RunOrder, StartOrder
 use super::records::MOST_BYTES;
 use super::to_proto::Secrets;
 use super::{output, pb, to_proto};
-use crate::process::{Until, WaitFor};
+use crate::process::{Record, Until, WaitFor};
 use crate::supervisor::{Begun, Error, Killed, QuietFrom, StopOrder, Supervisor, observable};
 use crate::transcript::View;
 
@@ -80,8 +80,10 @@ pub(super) async fn kill(
         KillTarget::Id(id) => {
             let before = supervisor.record_of(&id);
             let Killed { seen, reached } = supervisor.kill(id, stop).await?;
-            // The record of a process that had already ended stays the same.
-            if !before.is_some_and(|before| Arc::ptr_eq(&before, &seen.record)) {
+            // The record of a process that had already ended stays the same, also if descendants were
+            // left and are killed now.
+            let has_same_record = before.is_some_and(|before| Arc::ptr_eq(&before, &seen.record));
+            if !has_same_record || !reached.is_empty() {
                 supervisor.ticket().has_changed();
             }
             let process = output::process(supervisor, &seen).await?;
@@ -131,8 +133,11 @@ pub(super) async fn run(
     order: RunOrder,
 ) -> Result<pb::RunResponse, Error> {
     let RunOrder { id, force } = order;
-    let Begun { entry, existed: _ } = supervisor.run(id, force).await?;
-    supervisor.ticket().has_changed();
+    let before = supervisor.record_of(&id);
+    let begun = supervisor.run(id.clone(), force).await;
+    // A run that cannot be started has cleared the output of the one before.
+    note_change(supervisor, &id, before, begun.is_ok());
+    let Begun { entry, existed: _ } = begun?;
     Ok(pb::RunResponse { process: Some(output::process(supervisor, &entry.seen()).await?) })
 }
 
@@ -141,12 +146,29 @@ pub(super) async fn delete(
     order: DeleteOrder,
 ) -> Result<pb::DeleteResponse, Error> {
     let DeleteOrder { id, force, allow_missing } = order;
-    match supervisor.delete(id, force).await {
+    let before = supervisor.record_of(&id);
+    let deleted = supervisor.delete(id.clone(), force).await;
+    // One that SIGKILL does not end was killed all the same.
+    note_change(supervisor, &id, before, deleted.is_ok());
+    match deleted {
         Err(Error::NotFound(_)) if allow_missing => {}
-        deleted => {
-            deleted?;
-            supervisor.ticket().has_changed();
-        }
+        deleted => deleted?,
     }
     Ok(pb::DeleteResponse {})
+}
+
+/// Notes for the audit line that a call has changed something, if it succeeded or the process has another
+/// record than before.
+fn note_change(
+    supervisor: &Supervisor,
+    id: &str,
+    before: Option<Arc<Record>>,
+    has_succeeded: bool,
+) {
+    let is_same = |before: Arc<Record>| {
+        supervisor.record_of(id).is_some_and(|after| Arc::ptr_eq(&before, &after))
+    };
+    if has_succeeded || before.is_some_and(|before| !is_same(before)) {
+        supervisor.ticket().has_changed();
+    }
 }

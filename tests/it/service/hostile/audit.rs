@@ -239,3 +239,42 @@ async fn calls_that_change_nothing_have_no_audit_lines() {
     };
     assert_eq!(lines.map(count).sum::<usize>(), 3 + 6 * 20, "{log}");
 }
+
+/// Whether an audit file has a line with this.
+fn has_line(audit: &Path, line: &str) -> bool {
+    let changes = std::fs::read_to_string(audit).unwrap_or_default();
+    changes.lines().any(|change| change.contains(line))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kill_of_survivors_has_an_audit_line() {
+    let directory = tempfile::tempdir().unwrap();
+    let audit = directory.path().join("changes");
+    let service = TestService::start_with(|command| {
+        command.arg("--audit-file").arg(&audit);
+    });
+    let mut client = service.client().await;
+    let leaves_one = "setsid sleep 600 </dev/null >/dev/null 2>&1 &";
+    finish(&mut client, "p", shell(leaves_one)).await;
+    let killed = soon(client.kill(kill_at_once("p"))).await.unwrap().into_inner().killed;
+    assert_eq!(killed.len(), 1);
+    until("the kill has its line", || has_line(&audit, r#"call="Kill" process="p" result="ok""#))
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failed_run_that_cleared_output_has_an_audit_line() {
+    let directory = tempfile::tempdir().unwrap();
+    let (audit, cwd) = (directory.path().join("changes"), directory.path().join("cwd"));
+    std::fs::create_dir(&cwd).unwrap();
+    let service = TestService::start_with(|command| {
+        command.arg("--audit-file").arg(&audit);
+    });
+    let mut client = service.client().await;
+    let spec = pb::Spec { cwd: cwd.to_str().unwrap().into(), ..shell("echo x") };
+    finish(&mut client, "p", spec).await;
+    std::fs::remove_dir(&cwd).unwrap();
+    soon(client.run(run_by_force("p"))).await.unwrap_err();
+    assert_eq!(get(&mut client, "p").await.run, 2);
+    until("the run has its line", || has_line(&audit, r#"call="Run" process="p""#)).await;
+}
