@@ -85,6 +85,8 @@ pub(super) enum Input {
     Attempt { caller: Arc<str>, bytes: usize, begin: oneshot::Sender<()> },
     /// The keeper has answered an attempt that was to begin, or was not asked.
     AttemptAnswered { caller: Arc<str>, bytes: usize },
+    /// The keeper has forgotten an attempt, after it has told its exit.
+    AttemptForgotten { key: u64 },
     /// The keeper's report.
     Report(Report),
     /// A process has exited, as the keeper reports it, and what it set was read.
@@ -165,7 +167,7 @@ pub(super) struct State {
     /// Whom the keeper's numbers mean.
     keys: HashMap<u64, Arc<str>>,
     /// Exits of whom nobody knows: they may have overtaken the answer to their spawn, and are kept
-    /// as long as spawns are under way. Others are those of probes.
+    /// as long as spawns are under way. Others are those of attempts, until the keeper has forgotten these.
     early: HashMap<u64, Exit>,
     starting: usize,
     timers: BTreeSet<(Moment, Arc<str>)>,
@@ -277,6 +279,7 @@ impl State {
             Input::NotReady { id, launch, why } => self.not_ready(&id, launch, why),
             Input::Attempt { caller, bytes, begin } => self.attempt(&caller, bytes, begin, then),
             Input::AttemptAnswered { caller, bytes } => self.attempt_answered(&caller, bytes, then),
+            Input::AttemptForgotten { key } => drop(self.early.remove(&key)),
             Input::Report(Report::Exited { key, exit }) => self.exited(key, exit, now, then),
             Input::Exited { key, exit, output } => {
                 if let Some(slot) = self.keys.get(&key).and_then(|id| self.slots.get_mut(id)) {

@@ -96,7 +96,8 @@ impl Drop for Attempt {
             let turn = turns.next_kill().await;
             let _ = keeper.kill_tree(key, signal::KILL).await;
             drop(turn);
-            keeper.release(key).await
+            let _ = keeper.release(key).await;
+            turns.forget(key);
         });
     }
 }

@@ -66,6 +66,13 @@ impl AttemptTurns {
         Turn { turns: self.clone(), permit }
     }
 
+    /// Tells that the keeper has forgotten an attempt.
+    pub(super) fn forget(&self, key: u64) {
+        if let Some(limited) = &self.limited {
+            let _ = limited.inputs.send(Input::AttemptForgotten { key });
+        }
+    }
+
     /// Waits until the keeper may be asked to kill a tree.
     pub(super) async fn next_kill(&self) -> Option<SemaphorePermit<'_>> {
         self.limited.as_ref()?.tree_signals.acquire().await.ok()
