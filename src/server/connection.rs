@@ -31,7 +31,7 @@ use super::connection_auth::ConnectionAuth;
 use super::credentials::{HEALTH, Peer};
 use super::listener::{CLOSE_GRACE, ConnectionSlot};
 use super::origin::{Client, Origin};
-use super::read_turns::ReadTurns;
+use super::read_turns::{FREE_BYTES, ReadTurns};
 use super::services::HttpService;
 use super::socket::Socket;
 use super::thread_shares::ThreadShares;
@@ -157,7 +157,7 @@ impl ConnectionHandler {
             let _slot = SlotGuard(slot);
             match accepted {
                 Accepted::Unix(io) => {
-                    let turns = ReadTurns::new(auth.clone());
+                    let turns = ReadTurns::new(auth.clone(), FREE_BYTES);
                     handler.serve(Socket::unix(io, HANDSHAKE_TIMEOUT, turns), peer, auth).await;
                 }
                 Accepted::Tcp(io, from) => handler.serve_tcp(io, from, auth).await,
@@ -175,11 +175,13 @@ impl ConnectionHandler {
     async fn serve_tcp(self, io: TcpStream, from: SocketAddr, auth: ConnectionAuth) {
         // Answers are written whole, and are not to wait for more.
         let _ = io.set_nodelay(true);
-        let turns = ReadTurns::new(auth.clone());
         let Some(tls) = self.tls.clone() else {
             let peer = Peer::Tcp { from, tls: None };
+            let turns = ReadTurns::new(auth.clone(), FREE_BYTES);
             return self.serve(Socket::tcp(io, HANDSHAKE_TIMEOUT, turns), peer, auth).await;
         };
+        // A signature takes the thread for milliseconds, however few bytes ask for it.
+        let io = Socket::below_tls(io, ReadTurns::new(auth.clone(), 0));
         let handshake = tokio::select! {
             handshake = tls.accept(io) => handshake,
             () = self.handshake_timeout() => Err(io::ErrorKind::TimedOut.into()),
@@ -187,7 +189,7 @@ impl ConnectionHandler {
         match handshake {
             Ok((io, shown)) => {
                 let peer = Peer::Tcp { from, tls: Some(shown) };
-                self.serve(Socket::tcp(io, HANDSHAKE_TIMEOUT, turns), peer, auth).await;
+                self.serve(Socket::over_tls(io, HANDSHAKE_TIMEOUT), peer, auth).await;
             }
             Err(error) => log_handshake_error(from, &error),
         }

@@ -148,8 +148,10 @@ struct AcceptLoop {
 
 impl AcceptLoop {
     async fn run(self) {
+        // To find out whether a client is a child process takes many reads of `/proc`.
+        let accepts_per_turn = if self.children.is_some() { 1 } else { ACCEPTS_PER_TURN };
         for accepts in 1_u64.. {
-            if accepts % ACCEPTS_PER_TURN == 0 {
+            if accepts % accepts_per_turn == 0 {
                 tokio::task::yield_now().await;
             }
             match self.listener.accept().await {

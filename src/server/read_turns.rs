@@ -16,9 +16,9 @@ const READ_BYTES: usize = 4 << 10;
 /// Bytes that a connection reads before other tasks run.
 const MAX_BYTES: usize = 64 << 10;
 
-/// First bytes of a connection, which do not wait for the share of its client: a call fits into them. Until it came,
-/// the client is an origin, and others may have connected from there.
-const FREE_BYTES: usize = 1 << 10;
+/// First bytes of a connection without TLS, which do not wait for the share of its client: a call fits into them.
+/// Until it came, the client is an origin, and others may have connected from there.
+pub(super) const FREE_BYTES: usize = 1 << 10;
 
 /// How much a connection has read since other tasks have run.
 pub(super) struct ReadTurns {
@@ -33,8 +33,9 @@ pub(super) struct ReadTurns {
 }
 
 impl ReadTurns {
-    pub(super) fn new(auth: ConnectionAuth) -> ReadTurns {
-        ReadTurns { auth, poll: 0, bytes: 0, free_bytes: FREE_BYTES, wait: None }
+    /// `free_bytes`: those that do not wait for the share of the client.
+    pub(super) fn new(auth: ConnectionAuth, free_bytes: usize) -> ReadTurns {
+        ReadTurns { auth, poll: 0, bytes: 0, free_bytes, wait: None }
     }
 
     /// Ready when the connection may read so many bytes.

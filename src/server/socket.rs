@@ -22,7 +22,8 @@ use super::read_turns::ReadTurns;
 /// A connection that fails unless the first bytes come in time, and that reads in turns.
 pub(super) struct Socket<Io> {
     io: Io,
-    turns: ReadTurns,
+    /// None: what is below it does so.
+    turns: Option<ReadTurns>,
     greeting: Option<Greeting>,
     frames: Option<Frames>,
 }
@@ -47,14 +48,24 @@ impl Socket<UnixStream> {
     /// A connection on a Unix socket, where any authority is taken.
     pub(super) fn unix(io: UnixStream, patience: Duration, turns: ReadTurns) -> Socket<UnixStream> {
         let (greeting, frames) = (Greeting::within(patience), Some(Frames::new()));
-        Socket { io, turns, greeting, frames }
+        Socket { io, turns: Some(turns), greeting, frames }
     }
 }
 
 impl<Io> Socket<Io> {
-    /// A connection over TCP, or over TLS on it.
+    /// A connection over TCP.
     pub(super) fn tcp(io: Io, patience: Duration, turns: ReadTurns) -> Socket<Io> {
-        Socket { io, turns, greeting: Greeting::within(patience), frames: None }
+        Socket { io, turns: Some(turns), greeting: Greeting::within(patience), frames: None }
+    }
+
+    /// What is below TLS: only its reads take turns, which handshakes cost, too.
+    pub(super) fn below_tls(io: Io, turns: ReadTurns) -> Socket<Io> {
+        Socket { io, turns: Some(turns), greeting: None, frames: None }
+    }
+
+    /// A connection over TLS.
+    pub(super) fn over_tls(io: Io, patience: Duration) -> Socket<Io> {
+        Socket { io, turns: None, greeting: Greeting::within(patience), frames: None }
     }
 
     /// Returns when the client has told what it speaks, or will not. To be called once.
@@ -74,7 +85,10 @@ impl<Io: AsyncRead + Unpin> AsyncRead for Socket<Io> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let Socket { io, turns, greeting, frames } = &mut *self;
-        let most = ready!(turns.poll(cx));
+        let most = match turns {
+            Some(turns) => ready!(turns.poll(cx)),
+            None => buffer.remaining(),
+        };
         let before = buffer.filled().len();
         let mut room = buffer.take(most);
         let read = Pin::new(io).poll_read(cx, &mut room);
@@ -83,7 +97,9 @@ impl<Io: AsyncRead + Unpin> AsyncRead for Socket<Io> {
         unsafe { buffer.assume_init(len) };
         buffer.advance(len);
         let new = &mut buffer.filled_mut()[before..];
-        turns.count(new.len());
+        if let Some(turns) = turns {
+            turns.count(new.len());
+        }
         if let Some(Greeting { bytes, deadline, heard: _ }) = greeting {
             if read.is_pending() {
                 ready!(deadline.as_mut().poll(cx));
@@ -142,7 +158,7 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(20);
 
     fn turns() -> ReadTurns {
-        ReadTurns::new(ConnectionAuth::default())
+        ReadTurns::new(ConnectionAuth::default(), 0)
     }
 
     #[tokio::test]

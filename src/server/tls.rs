@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
@@ -58,7 +58,10 @@ impl Tls {
     }
 
     /// Shakes hands. Takes as long as the client does.
-    pub(super) async fn accept(&self, io: TcpStream) -> io::Result<(TlsStream<TcpStream>, Shown)> {
+    pub(super) async fn accept<Io>(&self, io: Io) -> io::Result<(TlsStream<Io>, Shown)>
+    where
+        Io: AsyncRead + AsyncWrite + Unpin,
+    {
         let config = self.0.get().0.clone();
         let config = config.ok_or_else(|| io::Error::other("there is no certificate"))?;
         let stream = TlsAcceptor::from(config).accept(io).await?;

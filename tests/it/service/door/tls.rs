@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use procyard::grpc::pb;
 use procyard::grpc::pb::process_service_client::ProcessServiceClient;
+use rustix::net::{RecvFlags, recv};
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -15,7 +17,7 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore};
 use tonic::Code;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 
@@ -76,8 +78,8 @@ impl Secure {
         }
     }
 
-    /// A connection that has shaken hands, to speak this.
-    async fn by_hand(&self, protocol: &[u8]) -> TlsStream<TcpStream> {
+    /// A client of the service, which speaks this.
+    fn client(&self, protocol: &[u8]) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(self.authority.pem.as_bytes()).unwrap()).unwrap();
         let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -86,7 +88,12 @@ impl Secure {
             .with_root_certificates(roots)
             .with_no_client_auth();
         config.alpn_protocols = vec![protocol.to_vec()];
-        let connector = TlsConnector::from(Arc::new(config));
+        Arc::new(config)
+    }
+
+    /// A connection that has shaken hands, to speak this.
+    async fn by_hand(&self, protocol: &[u8]) -> TlsStream<TcpStream> {
+        let connector = TlsConnector::from(self.client(protocol));
         let io = self.everywhere.tcp().await;
         soon(connector.connect("localhost".try_into().unwrap(), io)).await.unwrap()
     }
@@ -284,6 +291,38 @@ async fn handshakes_without_end_hold_up_nobody_and_are_let_go() {
     }
     slow.await.unwrap();
     info(&secure.channel(None).await, None).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn handshakes_of_a_stranger_leave_a_caller_served() {
+    const HANDSHAKES: usize = 100;
+    let secure = Secure::start(&["--no-auth-loopback"]).await;
+    let mut admin = secure.everywhere.unix().await;
+    let call = |stream| http2::call(stream, "localhost", INFO, &pb::GetServerInfoRequest {});
+    http2::send(&mut admin, &[http2::hello(), call(1)].concat()).await;
+    http2::answer::<pb::GetServerInfoResponse>(&mut admin, 1).await;
+    let mut greeting = Vec::new();
+    let mut client =
+        ClientConnection::new(secure.client(b"h2"), "localhost".try_into().unwrap()).unwrap();
+    client.write_tls(&mut greeting).unwrap();
+    let mut connections = Vec::new();
+    for _ in 0..HANDSHAKES {
+        connections.push(secure.everywhere.tcp().await);
+    }
+
+    // What is sent to a stopped server is there at once when it continues.
+    let server = Pid::from_raw(secure.everywhere.service.server_pid()).unwrap();
+    kill_process(server, Signal::STOP).unwrap();
+    for io in &mut connections {
+        http2::send(io, &greeting).await;
+    }
+    http2::send(&mut admin, &call(3)).await;
+    kill_process(server, Signal::CONT).unwrap();
+    http2::answer::<pb::GetServerInfoResponse>(&mut admin, 3).await;
+    let has_answer =
+        |io: &&TcpStream| matches!(recv(io, &mut [0; 9], RecvFlags::DONTWAIT), Ok((1.., _)));
+    let answered = connections.iter().filter(has_answer).count();
+    assert!(answered < HANDSHAKES / 5, "{answered} handshakes came before the call");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
