@@ -47,7 +47,8 @@ use crate::keeper::{Leftovers, cgroup_memory_limit, lower_oom_score};
 use crate::keeper_client::{Keeper, Reports, Welcome};
 use crate::store::{Limits, Loaded, StateDir, Store};
 use crate::supervisor::{
-    CurrentKeeper, FromKeeper, Rules, Stage, Supervisor, Whole, WorkerPool, enforceable_limits,
+    CurrentKeeper, FromKeeper, Keep, Rules, Stage, Supervisor, Whole, WorkerPool,
+    enforceable_limits,
 };
 use crate::telemetry::{changes, refusals};
 use ancestry::Ancestry;
@@ -72,6 +73,8 @@ const SHORT_DRAIN: Duration = Duration::from_secs(1);
 const MAX_BLOCKING_THREADS: usize = 8;
 /// Bytes of stored events. The oldest go first.
 const MAX_EVENT_BYTES: u64 = 256 << 20;
+/// Structured outputs of finished processes may take one part of this many of a limited memory.
+const OUTPUT_SHARE: u64 = 8;
 /// What the server lowers its OOM score to, where that is permitted: processes are killed before
 /// it, and the keeper after it, which replaces it.
 const OOM_SCORE: i32 = -500;
@@ -124,7 +127,9 @@ pub fn run(link: UnixStream, sockets: Sockets, options: &Options) -> Result<(), 
     )?;
     failpoint::reach(Point::RecoveryLoaded);
     let mut options = Options { state_dir: state_dir.path().into(), ..options.clone() };
-    bound_transcripts(&mut options.rules, cgroup_memory_limit());
+    let memory_limit = cgroup_memory_limit();
+    bound_transcripts(&mut options.rules, memory_limit);
+    bound_outputs(&mut options.rules.keep, memory_limit);
     let served = runtime.block_on(async {
         let leftovers = Leftovers::new(&options.state_dir);
         let id = keeper.as_ref().and_then(KeeperProcess::id);
@@ -151,6 +156,12 @@ fn bound_transcripts(rules: &mut Rules, memory_limit: Option<u64>) {
         tracing::info!(limit, transcripts = limit / 2, "transcripts get half of the memory limit");
         *bound = Some(limit / 2);
     }
+}
+
+/// Bounds what structured outputs of finished processes take of a limited memory.
+fn bound_outputs(keep: &mut Keep, memory_limit: Option<u64>) {
+    let share = memory_limit.map_or(u64::MAX, |limit| limit / OUTPUT_SHARE);
+    keep.output_bytes = keep.output_bytes.min(share);
 }
 
 /// The connection to the keeper, and which keeper it is.

@@ -23,6 +23,7 @@ mod launch;
 mod limits;
 mod observe;
 mod orphans;
+mod output_turns;
 mod outputs;
 mod queue;
 mod quota;
@@ -44,7 +45,7 @@ mod worker_pool;
 use std::path::Path;
 use std::sync::Arc;
 
-use tokio::sync::{Mutex, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{Mutex, mpsc, oneshot, watch};
 
 use crate::access::{Caller, Grant};
 use crate::events::EventLog;
@@ -55,13 +56,14 @@ use crate::metrics::supervising::Supervising;
 use crate::process::{self, Enforceable, Record, Refused, Selector, Size, Spec, State};
 use crate::store::{Loaded, Store};
 use crate::telemetry::request::{self, RequestId};
-use actor::{Actor, Queue, READERS, now};
+use actor::{Actor, Queue, now};
 use archives::Archives;
 use caller_budget::ActorPlace;
 use caller_turns::{CallerTurns, MAX_TREE_SIGNALS_OF_CALLER};
 use confining::Confiner;
 use followers::Followers;
 use launch::Ground;
+use output_turns::OutputTurns;
 use readiness::MAX_ATTEMPTS_OF_CALLER;
 use registry::Registry;
 use saving::Saver;
@@ -259,7 +261,7 @@ impl Supervisor {
             registry: Arc::clone(&registry),
             events: Arc::clone(&events),
             ground,
-            readers: Arc::new(Semaphore::new(READERS)),
+            output_turns: OutputTurns::new(),
             archives: Arc::clone(&archives),
             workers: Arc::clone(&workers),
             attempts: CallerTurns::new(MAX_ATTEMPTS_OF_CALLER),

@@ -168,6 +168,7 @@ impl Options {
                 count: self.keep_finished,
                 age: Duration::from_secs(self.keep_hours.saturating_mul(3600)),
                 bytes: self.keep_mib.saturating_mul(1 << 20),
+                output_bytes: Keep::MAX_OUTPUT_BYTES,
             },
             capacity: Capacity {
                 all: self.max_running,

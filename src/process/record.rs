@@ -11,7 +11,7 @@ use super::structured::max_wire_len;
 use super::{Exit, KeeperId, Moment, Size, Spec, Status, Unkillable, signal};
 use crate::transcript::Figures;
 
-/// Largest structured output that an event repeats.
+/// Largest structured output that an event repeats, and that is kept while a service waits for its restart.
 const BRIEF_OUTPUT: usize = 4 << 10;
 
 /// About how much memory a process of a tree takes in a record, with its command and an error.
@@ -158,6 +158,17 @@ pub enum StructuredOutput {
     Value(String),
     /// Why there is none.
     Unusable(String),
+}
+
+impl End {
+    /// Drops a large structured output, of a service that is about to be restarted: any number of them
+    /// may wait for that.
+    pub fn drop_large_output(&mut self) {
+        if let Some(output) = self.output.as_mut().filter(|output| output.bytes() > BRIEF_OUTPUT) {
+            let why = "it has more than 4 KiB, which are not kept for a service that is restarted";
+            *output = StructuredOutput::Unusable(why.into());
+        }
+    }
 }
 
 impl StructuredOutput {

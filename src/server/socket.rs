@@ -153,12 +153,13 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::super::connection_auth::ConnectionAuth;
+    use super::super::read_turns::FREE_BYTES;
     use super::*;
 
     const SHORT: Duration = Duration::from_millis(20);
 
     fn turns() -> ReadTurns {
-        ReadTurns::new(ConnectionAuth::default(), 0)
+        ReadTurns::new(ConnectionAuth::default(), FREE_BYTES)
     }
 
     #[tokio::test]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::QueuedCall;
@@ -16,6 +16,7 @@ use super::archives::Archives;
 use super::caller_turns::CallerTurns;
 use super::effects::{Action, Effects};
 use super::launch::Ground;
+use super::output_turns::OutputTurns;
 use super::registry::Registry;
 use super::state::{Input, Now, State};
 use super::worker_pool::WorkerPool;
@@ -37,9 +38,6 @@ const MAX_BATCH_TIME: Duration = Duration::from_millis(5);
 /// knows what it started.
 const PATIENCE: Duration = Duration::from_millis(2);
 
-/// Structured outputs that are read at a time: each may take some tens of megabytes.
-pub(super) const READERS: usize = 4;
-
 /// Pause before a commit that failed is tried again.
 const RETRY: Duration = Duration::from_millis(500);
 
@@ -60,8 +58,8 @@ pub(super) struct Actor {
     pub(super) registry: Arc<Registry>,
     pub(super) events: Arc<EventLog>,
     pub(super) ground: Arc<Ground>,
-    /// Bounds how many structured outputs are read at a time, and so the memory that this takes.
-    pub(super) readers: Arc<Semaphore>,
+    /// Structured outputs that are read, and not recorded yet.
+    pub(super) output_turns: OutputTurns,
     pub(super) archives: Arc<Archives>,
     pub(super) workers: Arc<WorkerPool>,
     /// Attempts of readiness commands that are made and launched.
@@ -253,7 +251,7 @@ impl Actor {
                 _ => {}
             }
             next = self.state.overtaken(&input);
-            if let Some(input) = self.read_output(input) {
+            if let Some(input) = self.delay_output(input) {
                 let request = self.request.take();
                 let effects = within(request.as_ref(), || self.state.apply(input, now()));
                 self.gather(effects);
@@ -432,6 +430,7 @@ impl Actor {
             Action::AnswerKill(reply, answer) => drop(reply.send(answer)),
             Action::AnswerKillAll(reply, answers) => drop(reply.send(Ok(answers))),
             Action::AnswerDelete(reply, answer) => drop(reply.send(answer)),
+            Action::EndOutputTurn(turn) => drop(turn),
             Action::Recovered => self.reach(Stage::Serving),
             Action::AllOver => self.reach(Stage::AllOver),
         }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use super::error::Error;
+use super::output_turns::OutputTurn;
 use super::registry::{Entry, Held, Seen};
 use crate::events::Event;
 use crate::process::lifecycle::Ask;
@@ -109,6 +110,8 @@ pub(super) enum Action {
     AnswerKill(Reply<Killed>, Result<Killed, Error>),
     /// Answers a delete.
     AnswerDelete(Reply<()>, Result<(), Error>),
+    /// A structured output is recorded.
+    EndOutputTurn(OutputTurn),
     /// What was there is taken over.
     Recovered,
     /// Everything has ended, as it was told to.

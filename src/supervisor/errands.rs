@@ -11,6 +11,7 @@ use super::archives::Archives;
 use super::effects::Reply;
 use super::error::Error;
 use super::launch::Ground;
+use super::output_turns::needs_turn;
 use super::readiness::{AttemptTurns, Candidate, prints, ready};
 use super::registry::{Entry, Held, Seen};
 use super::state::Input;
@@ -20,7 +21,9 @@ use crate::keeper::signal_leftovers;
 use crate::keeper_client::{Keeper, Report, Spawned};
 use crate::metrics::supervising::Supervising;
 use crate::process::lifecycle::Ask;
-use crate::process::{Launch, Record, State, TreeSignal, Unkillable, signal};
+use crate::process::{
+    Exit, Launch, Record, State, StructuredOutput, TreeSignal, Unkillable, signal,
+};
 use crate::transcript::Ring;
 
 /// Bytes of a spec up to which its launch is made on the main thread.
@@ -147,21 +150,45 @@ impl Actor {
         tokio::task::spawn_blocking(move || ground.scripts.remove(&record));
     }
 
+    /// Takes a report at once unless a structured output has to be read or recorded for it.
+    pub(super) fn delay_output(&mut self, input: Input) -> Option<Input> {
+        match input {
+            Input::Report(Report::Exited { key, exit }) => self.read_output(key, exit),
+            Input::Report(Report::Drained { key }) => self.record_output(key),
+            input => Some(input),
+        }
+    }
+
+    /// A record with a large output is written again in its turn.
+    fn record_output(&self, key: u64) -> Option<Input> {
+        let record = self.state.launched(key);
+        let Some(record) = record.filter(|record| needs_turn(record.output_bytes())) else {
+            return Some(Input::Report(Report::Drained { key }));
+        };
+        let (turns, bytes) = (self.output_turns.for_caller(&record.by), record.output_bytes());
+        let answers = self.queue.answers();
+        tokio::spawn(async move {
+            let turn = turns.next_for(bytes).await;
+            let _ = answers.send(Input::Drained { key, turn });
+        });
+        None
+    }
+
     /// An exit is taken at once if the program has set nothing, which costs one look, and no pattern
     /// in its output is awaited; else when both were read. Output that matches comes before the exit,
     /// however soon that follows, so the process was ready.
-    pub(super) fn read_output(&mut self, input: Input) -> Option<Input> {
-        let Input::Report(Report::Exited { key, exit }) = input else { return Some(input) };
+    fn read_output(&mut self, key: u64, exit: Exit) -> Option<Input> {
         failpoint::reach(Point::ExitReported);
         let pending = self.state.pending_pattern(key);
         let has_set = |record: &&Arc<Record>| self.ground.outputs.is_there(record);
         let record = self.state.launched(key);
-        let Some(record) = record.filter(|record| pending.is_some() || has_set(record)) else {
+        let is_set = record.as_ref().is_some_and(has_set);
+        let Some(record) = record.filter(|_| pending.is_some() || is_set) else {
             return Some(Input::Report(Report::Exited { key, exit }));
         };
         let (ground, record) = (Arc::clone(&self.ground), Arc::clone(record));
         self.state.is_exiting(key);
-        let (readers, answers) = (Arc::clone(&self.readers), self.queue.answers());
+        let (turns, answers) = (self.output_turns.for_caller(&record.by), self.queue.answers());
         let workers = self.workers.for_caller(&record.by);
         tokio::spawn(async move {
             if let Some((pattern, output)) = pending {
@@ -170,10 +197,17 @@ impl Actor {
                     let _ = answers.send(Input::Ready { id, launch });
                 }
             }
-            let _permit = readers.acquire().await;
+            // Output that is set while the pattern is awaited counts, too.
+            if !is_set && !ground.outputs.is_there(&record) {
+                let _ = answers.send(Input::Exited { key, exit, output: None, turn: None });
+                return;
+            }
+            let mut turn = turns.next().await;
             let read = tokio::task::spawn_blocking(move || ground.outputs.read(&record)).await;
             failpoint::reach(Point::OutputRead);
-            let _ = answers.send(Input::Exited { key, exit, output: read.unwrap_or_default() });
+            let output = read.unwrap_or_default();
+            turn.shrink(output.as_ref().map_or(0, StructuredOutput::bytes));
+            let _ = answers.send(Input::Exited { key, exit, output, turn: Some(turn) });
         });
         None
     }
@@ -181,11 +215,13 @@ impl Actor {
     /// Has a transcript written to a file.
     pub(super) fn archive(&self, record: Arc<Record>, key: u64, ring: Arc<Ring>) {
         let (archives, answers) = (Arc::clone(&self.archives), self.queue.answers());
+        let turns = self.output_turns.for_caller(&record.by);
         tokio::spawn(async move {
             let of = Arc::clone(&record);
             let write = move |archives: &Archives| archives.write(&of, &ring, true);
             let result = archives.in_turn(write).await.map(|written| written.archived);
-            let _ = answers.send(Input::Archived { record, key, result });
+            let turn = turns.next_for(record.output_bytes()).await;
+            let _ = answers.send(Input::Archived { record, key, result, turn });
         });
     }
 

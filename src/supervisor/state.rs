@@ -21,6 +21,7 @@ use tokio::sync::oneshot;
 
 use super::effects::{Action, Begun, Effects, Killed, Receiver, Reply};
 use super::error::Error;
+use super::output_turns::OutputTurn;
 use super::queue::{Capacity, Queues};
 use super::quota::Usage;
 use super::recovery::CurrentKeeper;
@@ -90,9 +91,16 @@ pub(super) enum Input {
     /// The keeper's report.
     Report(Report),
     /// A process has exited, as the keeper reports it, and what it set was read.
-    Exited { key: u64, exit: Exit, output: Option<StructuredOutput> },
+    Exited { key: u64, exit: Exit, output: Option<StructuredOutput>, turn: Option<OutputTurn> },
+    /// Nothing can print any more, and the record has a turn to be written.
+    Drained { key: u64, turn: Option<OutputTurn> },
     /// The transcript of a finished process was written to a file, or could not be.
-    Archived { record: Arc<Record>, key: u64, result: io::Result<Archived> },
+    Archived {
+        record: Arc<Record>,
+        key: u64,
+        result: io::Result<Archived>,
+        turn: Option<OutputTurn>,
+    },
     /// Time has passed.
     Tick,
 }
@@ -281,18 +289,24 @@ impl State {
             Input::AttemptAnswered { caller, bytes } => self.attempt_answered(&caller, bytes, then),
             Input::AttemptForgotten { key } => drop(self.early.remove(&key)),
             Input::Report(Report::Exited { key, exit }) => self.exited(key, exit, now, then),
-            Input::Exited { key, exit, output } => {
+            Input::Exited { key, exit, output, turn } => {
                 if let Some(slot) = self.keys.get(&key).and_then(|id| self.slots.get_mut(id)) {
                     (slot.output, slot.exiting) = (output, false);
                 }
                 self.exited(key, exit, now, then);
+                then.actions.extend(turn.map(Action::EndOutputTurn));
             }
             Input::Report(Report::Drained { key }) => self.drained(key, then),
+            Input::Drained { key, turn } => {
+                self.drained(key, then);
+                then.actions.extend(turn.map(Action::EndOutputTurn));
+            }
             Input::Report(Report::Shutdown) => self.shut_down(now, then),
             // For those who wait, and no change of any process.
             Input::Report(Report::Retire) => {}
-            Input::Archived { record, key, result } => {
+            Input::Archived { record, key, result, turn } => {
                 self.archived(&record, key, result, now, then);
+                then.actions.extend(turn.map(Action::EndOutputTurn));
             }
             Input::Tick => self.tick(now, then),
         }
@@ -341,7 +355,7 @@ impl State {
         slot.count(&mut self.usage);
         // It may have grown since its end.
         let time = slot.record.end().map_or(0, |end| end.time);
-        self.finished.insert(time, slot.record.birth, &slot.record.id, slot.bytes());
+        self.finished.insert(time, slot.record.birth, &slot.record.id, slot.footprint());
         then.changes.push(Change::Update(Arc::clone(&slot.record)));
         then.actions.push(Action::Publish(Arc::clone(&slot.entry), slot.seen()));
         archive(slot, &mut self.archiving, then);

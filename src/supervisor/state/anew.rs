@@ -167,7 +167,7 @@ impl State {
         let (filed, held) = if filed { (held, None) } else { (None, held) };
         then.actions.extend(filed.map(|held| Action::Release(held.key)));
         let slot = self.take(record, Life::Exited, held.map(way), then);
-        let (record, bytes) = (Arc::clone(&slot.record), slot.bytes());
+        let (record, footprint) = (Arc::clone(&slot.record), slot.footprint());
         if let Some(size) = record.end().and_then(|end| end.size) {
             slot.entry.resized(0, size);
         }
@@ -179,7 +179,7 @@ impl State {
             }
             self.drained(key, then);
         }
-        self.finished.insert(time, record.birth, &record.id, bytes);
+        self.finished.insert(time, record.birth, &record.id, footprint);
     }
 
     /// Takes over a process that an earlier keeper could not end, and that still runs: no keeper

@@ -50,7 +50,7 @@ impl State {
         slot.change(|record| record.archive = Some(archived));
         let record = &slot.record;
         let time = record.end().map_or(0, |end| end.time);
-        self.finished.insert(time, record.birth, id, slot.bytes());
+        self.finished.insert(time, record.birth, id, slot.footprint());
         then.changes.push(Change::Update(Arc::clone(record)));
         then.actions.push(Action::Publish(Arc::clone(&slot.entry), slot.seen()));
         then.actions.push(Action::Release(key));
@@ -102,7 +102,12 @@ pub(super) mod tests {
 
     pub(in super::super) const NOW: Now = Now { moment: 1_000, wall: 10_000 };
     const LATER: Now = Now { moment: 1_000 + AGAIN.as_nanos() as u64, wall: 20_000 };
-    const KEEP: Keep = Keep { count: 100, age: Duration::from_secs(3600), bytes: u64::MAX };
+    const KEEP: Keep = Keep {
+        count: 100,
+        age: Duration::from_secs(3600),
+        bytes: u64::MAX,
+        output_bytes: u64::MAX,
+    };
 
     /// A ring with some chunks, and the way to it.
     pub(in super::super) fn adopted(key: u64, id: &str, drained: bool) -> (Adopted, Arc<Ring>) {
@@ -167,7 +172,7 @@ pub(super) mod tests {
         let archived = Archived { figures, offsets: [10, 0, 0], file_bytes: 100 };
         let result = if well { Ok(archived) } else { Err(io::ErrorKind::StorageFull.into()) };
         let record = Arc::new(over(if key == 1 { "a" } else { "b" }, key));
-        state.apply(Input::Archived { record, key, result }, NOW)
+        state.apply(Input::Archived { record, key, result, turn: None }, NOW)
     }
 
     fn delete(state: &mut State, id: &str) -> Effects {

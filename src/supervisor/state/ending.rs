@@ -45,7 +45,7 @@ impl State {
     fn restart_later(
         &mut self,
         id: &Arc<str>,
-        last: End,
+        mut last: End,
         until: Moment,
         restarts: Restarts,
         now: Now,
@@ -56,6 +56,7 @@ impl State {
             then.actions.push(Action::RemoveScript(Arc::clone(&slot.record)));
         }
         slot.life.pause(until);
+        last.drop_large_output();
         slot.change(|record| {
             record.restarts = restarts;
             record.phase = Phase::Backoff { last, until };
@@ -104,7 +105,7 @@ impl State {
                 }
             }
         }
-        self.finished.insert(time, slot.record.birth, &slot.record.id, slot.bytes());
+        self.finished.insert(time, slot.record.birth, &slot.record.id, slot.footprint());
         let record = Arc::clone(&slot.record);
         self.free(&record, place.map(|place| place.ticket));
         self.remove_for(id, deletes, rest, now, then);

@@ -16,6 +16,7 @@ use crate::supervisor::error::Error;
 use crate::supervisor::limits::want_of_memory;
 use crate::supervisor::queue::Place;
 use crate::supervisor::registry::{Entry, Held, Seen};
+use crate::supervisor::retention::Footprint;
 use crate::supervisor::spawn_limit::SpawnLimit;
 
 /// Numbers that are passed over after a process that was lost: more than it can have printed since
@@ -248,12 +249,14 @@ impl Slot {
         }
     }
 
-    /// Bytes that it takes once it is finished.
-    pub(super) fn bytes(&self) -> u64 {
+    /// What it takes once it is finished.
+    pub(super) fn footprint(&self) -> Footprint {
         let ring = self.held.as_ref().and_then(|held| held.output.progress().ring);
         let kept = ring.map_or(0, |ring| ring.memory());
         let filed = self.record.archive.map_or(0, |archived| archived.file_bytes);
-        kept + filed + (self.record.spec.bytes() + self.record.output_bytes()) as u64
+        let output_bytes = self.record.output_bytes() as u64;
+        let bytes = kept + filed + self.record.spec.bytes() as u64 + output_bytes;
+        Footprint { bytes, output_bytes }
     }
 }
 

@@ -266,7 +266,12 @@ mod tests {
     use crate::supervisor::retention::Keep;
     use crate::supervisor::spawn_limit::MAX_OF_CALLER;
 
-    const KEEP: Keep = Keep { count: 100, age: Duration::from_secs(3600), bytes: u64::MAX };
+    const KEEP: Keep = Keep {
+        count: 100,
+        age: Duration::from_secs(3600),
+        bytes: u64::MAX,
+        output_bytes: u64::MAX,
+    };
 
     fn start(state: &mut State, caller: &str, id: &str) -> (Effects, Receiver<Begun>) {
         let (reply, answer) = channel();

@@ -90,7 +90,7 @@ impl State {
             |action| !matches!(action, Action::KillStray { key: stray, .. } if Some(*stray) == key),
         );
         let time = slot.record.end().map_or(0, |end| end.time);
-        self.finished.insert(time, slot.record.birth, &id, slot.bytes());
+        self.finished.insert(time, slot.record.birth, &id, slot.footprint());
         self.keys.extend(key.map(|key| (key, Arc::clone(&id))));
         // Nobody listened to it meanwhile, nor to what became of its file.
         archive(&slot, &mut self.archiving, failed);
@@ -129,7 +129,12 @@ pub(super) mod tests {
     use crate::supervisor::retention::Keep;
 
     const NOW: Now = Now { moment: 1_000, wall: 10_000 };
-    const KEEP: Keep = Keep { count: 100, age: Duration::from_secs(3600), bytes: u64::MAX };
+    const KEEP: Keep = Keep {
+        count: 100,
+        age: Duration::from_secs(3600),
+        bytes: u64::MAX,
+        output_bytes: u64::MAX,
+    };
 
     /// With a process that has finished, and one that has the place in the queue.
     fn state() -> State {
