@@ -119,8 +119,7 @@ impl Daemon {
     /// The Unix socket at which a keeper can be reached, if it has the usual name.
     fn address_of(&self, keeper: u32) -> Option<PathBuf> {
         let name = self.socket.file_name()?;
-        let bound = Listeners::of(keeper).ok()?.paths.into_iter();
-        let mut sockets = bound.map(|path| path.with_file_name(name));
+        let mut sockets = Listeners::of(keeper).ok()?.sockets_named(name);
         sockets.find(|path| {
             let peer = UnixStream::connect(path).and_then(|stream| Peer::of(&stream));
             peer.is_ok_and(|peer| peer.pid == Some(keeper))
