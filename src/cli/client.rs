@@ -57,7 +57,7 @@ pub(super) type Client = ProcessServiceClient<InterceptedService<Channel, Bearer
 #[command(next_help_heading = "Connection")]
 pub(super) struct Remote {
     /// Where procyard serves: unix:///path, unix-abstract:name or tcp://host:port. The default is
-    /// the usual socket of `procyard serve`.
+    /// the usual socket of `procyard serve`, for root /run/procyard.sock.
     #[arg(long, value_name = "ADDRESS", env = "PROCYARD_SERVER")]
     server: Option<Place>,
     /// The uid of the user that runs the server on this machine: at a Unix socket, or on loopback
@@ -86,6 +86,11 @@ impl Remote {
     /// Where the service is.
     pub(super) fn place(&self) -> Place {
         self.server.clone().unwrap_or_else(Place::usual)
+    }
+
+    /// The same at another place.
+    pub(super) fn at(&self, place: Place) -> Remote {
+        Remote { server: Some(place), ..self.clone() }
     }
 
     /// Whether the user has named an address.

@@ -18,6 +18,7 @@ use super::options::{state_dir_here, state_dir_problem};
 use crate::config::{Listen, inherited};
 use crate::server::credentials::token_file;
 use crate::store::StateDir;
+use crate::telemetry;
 
 /// How long it may take until it listens. It has little to do before: the disk may be slow, and
 /// another that is just ending has its lock for a while.
@@ -54,7 +55,7 @@ impl Daemon {
 
     /// Where it logs.
     pub fn log(&self) -> PathBuf {
-        self.state_dir.join("procyard.log")
+        self.state_dir.join(telemetry::file::DEFAULT_NAME)
     }
 
     /// Starts it and returns when it can be reached, be it another that was faster. The error is
@@ -118,8 +119,7 @@ impl Daemon {
     /// The Unix socket at which a keeper can be reached, if it has the usual name.
     fn address_of(&self, keeper: u32) -> Option<PathBuf> {
         let name = self.socket.file_name()?;
-        let bound = Listeners::of(keeper).ok()?.paths.into_iter();
-        let mut sockets = bound.map(|path| path.with_file_name(name));
+        let mut sockets = Listeners::of(keeper).ok()?.sockets_named(name);
         sockets.find(|path| {
             let peer = UnixStream::connect(path).and_then(|stream| Peer::of(&stream));
             peer.is_ok_and(|peer| peer.pid == Some(keeper))
@@ -132,7 +132,10 @@ impl Daemon {
         command.arg("serve").args(["--listen", &socket]);
         command.arg("--state-dir").arg(&self.state_dir).arg("--log-file").arg(&log);
         // What it says before it has opened its log, it says there, too.
-        let said = crate::telemetry::file::open(&log)?;
+        let said = telemetry::file::open(&log).map_err(|error| {
+            let problem = format!("cannot open its log {}: {error}", log.display());
+            io::Error::new(error.kind(), problem)
+        })?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
         command.current_dir(home());
         if std::env::var_os("RUST_LOG").is_none() {

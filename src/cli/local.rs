@@ -20,6 +20,7 @@ use super::client::{Peer, Place, Remote};
 use super::options::{named_state_dir, state_dir_here};
 use super::trouble::Trouble;
 use crate::store::StateDir;
+use listener::Listeners;
 
 /// The supervisor to act on.
 #[derive(clap::Args)]
@@ -41,10 +42,19 @@ impl Target {
         }
     }
 
-    /// The connection to the supervisor of this keeper; none: its address is not known.
-    pub(super) fn remote(&self, keeper: &Keeper) -> Option<&Remote> {
-        let found = self.keeper_at_address().ok()?;
-        (found.pid == keeper.pid).then_some(&self.remote)
+    /// The connection to the supervisor of this keeper; none: its address is not known, or its server
+    /// is not trusted.
+    pub(super) fn remote(&self, keeper: &Keeper) -> Option<Remote> {
+        if self.keeper_at_address().is_ok_and(|found| found.pid == keeper.pid) {
+            return Some(self.remote.clone());
+        }
+        let Place::Unix(usual) = Place::usual() else { return None };
+        let sockets = Listeners::of(keeper.pid).ok()?.sockets_named(usual.file_name()?);
+        let mut remotes = sockets.map(|path| self.remote.at(Place::Unix(path)));
+        remotes.find(|remote| {
+            let peer = remote.open().and_then(|stream| Peer::of(&stream));
+            peer.is_ok_and(|peer| peer.pid == Some(keeper.pid))
+        })
     }
 
     /// The keeper that serves at the address that other commands connect to.
@@ -87,8 +97,8 @@ impl Target {
     fn connect(&self, place: &Place) -> Result<UnixStream, Trouble> {
         if !place.is_local() {
             return Err(Trouble::new(format!(
-                "cannot find the keeper of {place}: the supervisor may run on another machine; unset \
-                 PROCYARD_SERVER and pass --state-dir PATH there"
+                "cannot find the keeper of {place}: the supervisor may run on another machine; there, \
+                 give no --server or PROCYARD_SERVER and pass --state-dir PATH"
             )));
         }
         self.remote.open().map_err(|error| {

@@ -12,7 +12,7 @@ use crate::grpc::pb;
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   procyard rm ID
-  procyard ps --quiet --outcome failed | xargs procyard rm --missing-ok")]
+  procyard ps --quiet --outcome failed | xargs -r procyard rm --missing-ok")]
 pub(super) struct Rm {
     /// The processes: ids, names or services.
     #[arg(required = true, value_name = "ID")]

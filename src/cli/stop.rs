@@ -43,17 +43,18 @@ impl Stop {
     pub(super) async fn run(self) -> Result<ExitCode, Trouble> {
         let keeper = self.target.keeper()?;
         let live = match self.target.remote(&keeper) {
-            Some(remote) => Live::list(remote).await,
+            Some(remote) => Live::list(&remote).await,
             None => None,
         };
         let (pid, state_dir) = (keeper.pid, keeper.state_dir.display());
         let supervisor = format!("procyard (pid {pid}, {state_dir})");
         let ends = live.as_ref().map_or("all that it runs".into(), Live::to_string);
+        let note = if live.is_some() { "" } else { " (its server cannot be asked what that is)" };
         let is_idle = live.is_some_and(|live| live.count == 0);
         if !self.yes
             && !is_idle
             && io::stdin().is_terminal()
-            && !confirm(&format!("stop {supervisor} and {ends}?"))?
+            && !confirm(&format!("stop {supervisor} and {ends}{note}?"))?
         {
             return Err(Trouble::new("not stopped"));
         }

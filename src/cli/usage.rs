@@ -11,13 +11,14 @@ use super::words;
 const EXIT_USAGE: u8 = 2;
 
 /// Words that other programs have for commands, and what to say of these.
-const SYNONYMS: [(&[&str], &str); 7] = [
+const SYNONYMS: [(&[&str], &str); 8] = [
     (&["top", "list", "ls", "status", "jobs", "show", "processes"], "'ps' lists processes"),
     (&["start", "exec", "spawn", "shell"], "'run' starts a command"),
     (&["tail", "cat", "output"], "'logs' shows output"),
+    (&["watch"], "'events' shows what happens to processes"),
     (&["restart"], "'rerun' runs a finished process again"),
     (&["up"], "'serve' runs the supervisor"),
-    (&["down", "shutdown"], "'stop' ends the supervisor and all that it runs"),
+    (&["down", "halt", "shutdown"], "'stop' ends the supervisor and all that it runs"),
     (&["version"], "'--version' shows the version"),
 ];
 

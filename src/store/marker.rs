@@ -131,6 +131,11 @@ pub(super) fn record_database(directory: &Path, generation: Option<Uuid>) {
     }
 }
 
+/// Whether a directory has a marker that this user owns.
+pub(super) fn is_marked(directory: &Path) -> bool {
+    read(directory).is_ok_and(|marker| marker.is_some())
+}
+
 /// The marker of a directory, if it has one.
 fn read(directory: &Path) -> Result<Option<Marker>, StoreError> {
     let path = directory.join(MARKER);

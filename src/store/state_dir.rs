@@ -63,6 +63,11 @@ impl StateDir {
         Ok(path)
     }
 
+    /// Whether a directory is marked as procyard's, by this user.
+    pub fn is_marked(path: &Path) -> bool {
+        marker::is_marked(path)
+    }
+
     /// Makes the directory if it is missing and locks it for a server. Blocks for up to two
     /// seconds.
     pub fn lock(path: &Path) -> Result<StateDir, StoreError> {

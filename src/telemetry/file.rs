@@ -4,19 +4,24 @@
 //! each line: whoever finds it too large renames it, and whoever finds that its own is not the one
 //! at the path any more opens it again. Nothing here waits for another process, and nothing fails
 //! once it has begun: what cannot be written is lost. A file that has something else than procyard's
-//! lines is neither written nor replaced.
+//! lines is neither written nor replaced, unless its name in a state directory is procyard's own.
 
 mod own_lines;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use rustix::fs::{FileType, FlockOperation, OFlags, Stat};
+
+use crate::store::StateDir;
+
+/// Name in the state directory of the log of a supervisor that a command has started.
+pub const DEFAULT_NAME: &str = "procyard.log";
 
 /// Largest size of a log; with the one before it, it takes twice this much. Enough for weeks of
 /// warnings, and for a day of a busy server's news.
@@ -41,19 +46,37 @@ pub(super) fn tend() {
     }
 }
 
-/// Opens a log to write to its end. It is made for its owner alone. Refused: a file with something
-/// else.
+/// Opens a log to write to its end. It is made for its owner alone. Refused: a file that is not a
+/// log of procyard.
 pub fn open(path: &Path) -> io::Result<File> {
     // Whatever is there in place of a file is not waited for.
     let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
     let mut options = OpenOptions::new();
     let file =
         options.append(true).create(true).mode(0o600).custom_flags(nonblocking).open(path)?;
-    if file.metadata()?.is_file() && !own_lines::has_own_lines_or_none(&file)? {
+    if file.metadata()?.is_file() && !is_own(path, &file)? {
         let problem = "it is not a log of procyard; name another file, or move it away";
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, problem));
     }
     Ok(file)
+}
+
+/// Whether the open regular file at a path is a log of procyard, by its lines or by its name.
+fn is_own(path: &Path, file: &File) -> io::Result<bool> {
+    Ok(own_lines::has_own_lines_or_none(file)? || has_own_name(path, file)?)
+}
+
+/// Whether a file has the name of the default log, or of the one before it, in a state directory: a
+/// supervisor may have crashed there before its first line. The name is not the file's if it is a
+/// link.
+fn has_own_name(path: &Path, file: &File) -> io::Result<bool> {
+    let name = Path::new(DEFAULT_NAME);
+    let is_own = path.ends_with(name) || path.ends_with(previous(name));
+    if !is_own || !path.parent().is_some_and(StateDir::is_marked) {
+        return Ok(false);
+    }
+    let (named, open) = (fs::symlink_metadata(path)?, file.metadata()?);
+    Ok((named.dev(), named.ino()) == (open.dev(), open.ino()))
 }
 
 /// Where a log goes when it is full.
@@ -119,10 +142,7 @@ impl Log {
     fn put_aside(&self) -> io::Result<()> {
         let is_free = match fs::symlink_metadata(&self.previous) {
             Err(error) => error.kind() == io::ErrorKind::NotFound,
-            Ok(found) => {
-                let is_own = || own_lines::has_own_lines_or_none(&File::open(&self.previous)?);
-                found.is_file() && is_own()?
-            }
+            Ok(found) => found.is_file() && is_own(&self.previous, &File::open(&self.previous)?)?,
         };
         if is_free {
             return fs::rename(&self.path, &self.previous);
@@ -223,6 +243,29 @@ mod tests {
         let log = log(directory.path(), 0);
         std::os::unix::fs::symlink("/dev/null", &log.path).unwrap();
         assert!(log.follow(open(&log.path).unwrap().as_fd()).is_none());
+    }
+
+    #[test]
+    fn own_name_in_a_state_directory_is_a_log_whatever_it_holds() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = Log::new(&directory.path().join(DEFAULT_NAME), 1).unwrap();
+        fs::write(&log.path, "memory allocation failed\n").unwrap();
+        assert_eq!(open(&log.path).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        StateDir::prepare(directory.path(), &[]).unwrap();
+        let mut file = open(&log.path).unwrap();
+        for line in ["first\n", "second\n"] {
+            write(&log, &mut file, line);
+        }
+        assert_eq!(fs::read_to_string(&log.previous).unwrap(), "first\n");
+        assert_eq!(fs::read_to_string(&log.path).unwrap(), "second\n");
+        // Another name, and a link to another file, are not procyard's.
+        let foreign = directory.path().join("other");
+        fs::write(&foreign, "a,b\n").unwrap();
+        fs::remove_file(&log.path).unwrap();
+        std::os::unix::fs::symlink(&foreign, &log.path).unwrap();
+        for path in [&foreign, &log.path] {
+            assert_eq!(open(path).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        }
     }
 
     #[test]

@@ -55,6 +55,12 @@ impl Listeners {
         Ok(Listeners { paths, is_on_tcp })
     }
 
+    /// Where its Unix sockets are if their files have this name: procyard binds each to another name,
+    /// and renames it.
+    pub(in crate::cli) fn sockets_named(self, name: &OsStr) -> impl Iterator<Item = PathBuf> {
+        self.paths.into_iter().map(move |path| path.with_file_name(name))
+    }
+
     pub(in crate::cli) fn is_empty(&self) -> bool {
         self.paths.is_empty() && !self.is_on_tcp
     }

@@ -48,19 +48,19 @@ pub(super) struct SpecOptions {
     #[arg(long, short, value_name = "KEY=VALUE", value_parser = label)]
     label: Vec<(String, String)>,
     /// Whose it is.
-    #[arg(long)]
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     owner: Option<String>,
     /// What it belongs to.
-    #[arg(long)]
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     workspace: Option<String>,
     /// Waits for its turn in a queue.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     queue: Option<String>,
     /// How long it may run, such as 30s or 1h30m.
     #[arg(long, value_name = "SPAN", value_parser = read_span)]
     timeout: Option<Duration>,
     /// A service of this name, of which one is live at a time.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub(super) service: Option<String>,
     /// When a service is started again, after pauses that grow up to a minute.
     #[arg(long, value_name = "WHEN", requires = "service")]
@@ -71,7 +71,7 @@ pub(super) struct SpecOptions {
     #[command(flatten)]
     readiness: ReadinessOptions,
     /// The signal that asks it to end, by name or number. The default is TERM, on a terminal HUP.
-    #[arg(long, value_name = "SIGNAL")]
+    #[arg(long, value_name = "SIGNAL", value_parser = NonEmptyStringValueParser::new())]
     stop_signal: Option<String>,
     /// How long it may take to end, until it is killed.
     #[arg(long, value_name = "SPAN", value_parser = read_span)]

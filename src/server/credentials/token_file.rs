@@ -138,7 +138,9 @@ impl TokenFile {
     fn read_existing(&self) -> io::Result<Vec<u8>> {
         if self.is_default {
             let file = PrivateFile::read(&self.path)?;
-            return file.map(|file| file.bytes).ok_or_else(|| io::ErrorKind::NotFound.into());
+            let problem = "there are no tokens yet; `procyard token new NAME` makes one";
+            let missing = || io::Error::new(io::ErrorKind::NotFound, problem);
+            return file.map(|file| file.bytes).ok_or_else(missing);
         }
         let mut bytes = Vec::new();
         open_regular(&self.path, OpenOptions::new().read(true))?.read_to_end(&mut bytes)?;
@@ -383,6 +385,16 @@ mod tests {
         revoke(&usual(&state), "a").unwrap();
         assert_eq!(names(&target), ["b"]);
         assert!(usual(&state).is_symlink());
+    }
+
+    #[test]
+    fn missing_default_file_is_an_error_that_says_how_to_make_a_token() {
+        let directory = tempfile::tempdir().unwrap();
+        let missing = TokenFile::default_in(directory.path()).list().unwrap_err();
+        assert!(
+            missing
+                .ends_with("/tokens: there are no tokens yet; `procyard token new NAME` makes one")
+        );
     }
 
     #[test]

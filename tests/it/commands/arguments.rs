@@ -42,6 +42,11 @@ fn usage_errors_of_run_and_wait_exit_with_125() {
         &["run", "--wrong"],
         &["run", "--ready-port", "0", "--", "true"],
         &["wait"],
+        &["run", "--queue", "", "--", "true"],
+        &["run", "--service", "", "--", "true"],
+        &["run", "--owner", "", "--", "true"],
+        &["run", "--workspace", "", "--", "true"],
+        &["run", "--stop-signal", "", "--", "true"],
         &["wait", "p", "--timeout", "30"],
     ] {
         let (code, said) = failed(procyard(args));
@@ -75,7 +80,9 @@ fn no_unknown_word_suggests_a_command_that_changes_something() {
         ("restart", "'rerun' runs a finished process again"),
         ("up", "'serve' runs the supervisor"),
         ("down", "'stop' ends the supervisor and all that it runs"),
+        ("halt", "'stop' ends the supervisor and all that it runs"),
         ("shutdown", "'stop' ends the supervisor and all that it runs"),
+        ("watch", "'events' shows what happens to processes"),
         ("version", "'--version' shows the version"),
     ] {
         let (code, said) = failed(procyard(&[word]));

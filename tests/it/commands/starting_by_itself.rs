@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -103,6 +103,30 @@ fn a_server_variable_with_the_usual_socket_starts_it_too() {
     let mut run = command(home.0.path(), &["run", "--", "echo", "hi"]);
     run.env("PROCYARD_SERVER", format!("{usual}.other"));
     assert_eq!(finished(run).status.code(), Some(125));
+}
+
+#[test]
+fn supervisor_starts_though_its_log_begins_with_foreign_words() {
+    let Some(home) = Home::new() else { return skip("no other user can run the program") };
+    let ran = || home.run(&["run", "--", "echo", "hi"]);
+    assert!(ran().status.success() && home.run(&["stop"]).status.success());
+    let log = home.0.path().join("state/procyard/procyard.log");
+    let crash = "memory allocation of 8 bytes failed\n";
+    fs::write(&log, crash).unwrap();
+    let output = ran();
+    assert_eq!(output.stdout, b"hi\n", "{output:?}");
+    assert!(fs::read_to_string(&log).unwrap().starts_with(crash));
+    assert!(home.run(&["stop"]).status.success());
+    // A link leads to a file that is another's.
+    let foreign = home.0.path().join("foreign");
+    fs::write(&foreign, crash).unwrap();
+    fs::set_permissions(&foreign, fs::Permissions::from_mode(0o666)).unwrap();
+    fs::remove_file(&log).unwrap();
+    symlink(&foreign, &log).unwrap();
+    let output = ran();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains(&format!("cannot open its log {}: ", log.display())), "{said}");
+    assert_eq!(fs::read_to_string(&foreign).unwrap(), crash);
 }
 
 #[test]

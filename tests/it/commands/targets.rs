@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::process::Command;
 
 use super::starting_by_itself::{Home, command};
@@ -90,7 +91,8 @@ fn stop_and_upgrade_refuse_an_address_that_may_be_remote() {
         let (code, said) = failed(torn(&service, &service, &args));
         assert_eq!(code, 1, "{said}");
         assert!(said.contains("may run on another machine"), "{said}");
-        assert!(said.contains("unset PROCYARD_SERVER and pass --state-dir PATH there"), "{said}");
+        let what_to_do = "there, give no --server or PROCYARD_SERVER and pass --state-dir PATH";
+        assert!(said.contains(what_to_do), "{said}");
     }
     assert!(lives(&service));
 }
@@ -173,14 +175,59 @@ fn a_server_that_does_not_answer_can_be_stopped() {
     service.child.wait().unwrap();
 }
 
+/// Stops the supervisor of a service that only its state directory names.
+fn stop_by_state_dir(service: &TestService) -> Command {
+    let mut command = Command::new(binary());
+    command.args(["stop", "--state-dir"]).arg(service.directory.path().join("state"));
+    command.env_remove("PROCYARD_SERVER").env_remove("PROCYARD_STATE_DIR");
+    command
+}
+
 #[test]
 fn a_state_directory_alone_names_its_supervisor() {
     let (mut meant, other) = (serving(), serving());
-    let state = meant.directory.path().join("state");
-    let mut command = Command::new(binary());
-    command.args(["stop", "--state-dir"]).arg(state);
-    command.env_remove("PROCYARD_SERVER").env_remove("PROCYARD_STATE_DIR");
-    assert!(printed(command).contains("stopped"));
+    assert!(printed(stop_by_state_dir(&meant)).contains("stopped"));
     meant.child.wait().unwrap();
     assert!(lives(&other));
+}
+
+/// A service that listens also on a socket of the usual name, at another place.
+fn with_usual_name() -> TestService {
+    let service = TestService::start_with(|command| {
+        let state = Path::new(command.get_args().last().unwrap());
+        let socket = format!("unix://{}", state.with_file_name("procyard.sock").display());
+        command.arg("--listen").arg(socket);
+    });
+    printed(service.procyard(&["info"]));
+    service
+}
+
+#[test]
+fn stop_by_state_directory_asks_with_what_runs() {
+    let service = with_usual_name();
+    printed(service.procyard(&["run", "-d", "--id", "p", "--", "sleep", "600"]));
+    let mut tty = Tty::start(stop_by_state_dir(&service));
+    tty.expect("1 running process: p? [y/N] ");
+    tty.type_in("\r");
+    assert_eq!(tty.ended(), 1);
+    assert!(lives(&service));
+}
+
+#[test]
+fn stop_by_state_directory_does_not_ask_when_nothing_runs() {
+    let mut service = with_usual_name();
+    let mut tty = Tty::start(stop_by_state_dir(&service));
+    assert!(!tty.expect("stopped").contains("[y/N]"));
+    assert_eq!(tty.ended(), 0);
+    service.child.wait().unwrap();
+}
+
+#[test]
+fn stop_says_when_it_cannot_list_what_runs() {
+    let service = serving();
+    let mut tty = Tty::start(stop_by_state_dir(&service));
+    tty.expect("all that it runs (its server cannot be asked what that is)? [y/N] ");
+    tty.type_in("\r");
+    assert_eq!(tty.ended(), 1);
+    assert!(lives(&service));
 }
