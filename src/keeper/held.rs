@@ -194,6 +194,7 @@ impl Held {
         }
         if let Some(terminal) = &mut self.terminal {
             terminal.release();
+            helpers.finish_closes();
             self.pump((Token::Output(key, 0), true), time, poller, helpers);
         }
     }

@@ -177,8 +177,12 @@ impl<J: Job> Helper<J> {
     /// Waits until it has done its job. False: not in time though it had a CPU.
     pub(super) fn wait_with_cpu(&self, timeout: Duration) -> bool {
         let deadline = Instant::now() + CPU_TIMEOUT;
+        let mut cpu_time = None;
         while !self.wait(timeout) {
-            if !tree::is_runnable(self.pid) || Instant::now() >= deadline {
+            let now = tree::cpu_time(self.pid);
+            // One that spins on a lock has had a CPU all the time.
+            let has_cpu = now.saturating_sub(*cpu_time.get_or_insert(now)) >= timeout / 2;
+            if !tree::is_runnable(self.pid) || has_cpu || Instant::now() >= deadline {
                 return false;
             }
         }
@@ -190,6 +194,11 @@ impl<J: Job> Helper<J> {
         *self.memory.job.borrow_mut() = Some(job);
         self.memory.state.store(state, Ordering::Release);
         wake(&self.memory.state);
+    }
+
+    /// Whether it has done its job.
+    pub(super) fn is_done(&self) -> bool {
+        self.memory.state.load(Ordering::Acquire) == DONE
     }
 
     /// Takes the job of a helper that has done it: it is idle then.

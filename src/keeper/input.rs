@@ -26,7 +26,7 @@ pub(super) struct Input {
     pending: VecDeque<u8>,
     /// A write is late: its bytes still pend.
     is_late: bool,
-    /// A write was late.
+    /// The last write was late.
     was_late: bool,
     /// There was no helper for a write.
     is_stalled: bool,
@@ -171,6 +171,7 @@ impl Input {
     /// A late write was made: continues behind it.
     pub(super) fn finish_write(&mut self, key: u64, call: Call, helpers: &mut StreamHelpers) {
         self.is_late = false;
+        self.was_late &= !call.was_prompt();
         let written = call.result();
         helpers.recycle(call);
         if self.take_written(written) {

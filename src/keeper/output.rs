@@ -30,7 +30,7 @@ pub(super) struct Output {
     pub(super) paused: Option<Pause>,
     /// A read is late.
     is_late: bool,
-    /// A read was late.
+    /// The last read was late.
     was_late: bool,
     /// What was read and found no room in the ring.
     unappended: Vec<u8>,
@@ -244,6 +244,7 @@ impl Output {
         helpers: &mut StreamHelpers,
     ) -> Pumped {
         self.is_late = false;
+        self.was_late &= !call.was_prompt();
         let pumped = match call.data() {
             Ok([]) => Pumped::Ended,
             Ok(data) => {

@@ -6,7 +6,6 @@
 use super::held::Held;
 use super::input::Write;
 use super::start::Start;
-use super::terminal::Terminal;
 use super::tree;
 use super::turns::{Keeper, tell};
 use crate::process::Refused;
@@ -101,7 +100,8 @@ impl Keeper {
             return Err(Refused::NotRunning);
         }
         let watched = held.input.waiting().is_some();
-        let eof_character = held.terminal.as_ref().map(Terminal::eof);
+        let terminal = held.terminal.as_mut().filter(|_| *eof);
+        let eof_character = terminal.map(|terminal| terminal.eof(*key, &mut self.stream_helpers));
         let write = Write { offset: *offset, data, eof: *eof, eof_character };
         let before = held.input.state().accepted;
         let state = held.input.write(&write, *key, &mut self.stream_helpers)?;

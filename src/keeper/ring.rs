@@ -130,11 +130,29 @@ impl Writer {
         let most = most.min(self.limit as usize / 2);
         let halves = std::iter::successors(Some(most), |size| Some(size / 2));
         let mut sizes = halves.take_while(|size| *size >= least).map(|size| size as u64);
-        let room = sizes.find(|size| {
-            let headers = size.div_ceil(self.max_payload) * FRAME_HEADER;
-            self.make_room(headers + size).is_ok()
-        });
-        room.map(|size| size as usize)
+        sizes.find(|size| self.make_room(self.needed(*size)).is_ok()).map(|size| size as usize)
+    }
+
+    /// How much of the ring so many bytes take, with headers and what is left free before the wrap.
+    fn needed(&self, size: u64) -> u64 {
+        let (mut needed, mut rest) = (0, size);
+        while rest > 0 {
+            let (filler, len) = self.next_frame(self.head + needed, rest);
+            needed += filler + FRAME_HEADER + len.next_multiple_of(8);
+            rest -= len;
+        }
+        needed
+    }
+
+    /// For a frame at this place: how much is left free before it, and how many of so many bytes it takes.
+    fn next_frame(&self, head: u64, want: u64) -> (u64, u64) {
+        let want = want.min(self.max_payload);
+        let contiguous = self.ring.contiguous(head);
+        if contiguous < FRAME_HEADER + want.next_multiple_of(8).min(WORTHWHILE) {
+            (contiguous, want)
+        } else {
+            (0, want.min(contiguous - FRAME_HEADER))
+        }
     }
 
     /// Appends one chunk of at most `want` bytes, which `fill` puts in place. 0 from `fill` is
@@ -146,14 +164,7 @@ impl Writer {
         time: u64,
         fill: impl FnOnce(&mut [MaybeUninit<u8>]) -> Result<usize, Errno>,
     ) -> Result<usize, Unappended> {
-        let mut want = (want as u64).min(self.max_payload);
-        let contiguous = self.ring.contiguous(self.head);
-        let filler = if contiguous < FRAME_HEADER + want.next_multiple_of(8).min(WORTHWHILE) {
-            contiguous
-        } else {
-            want = want.min(contiguous - FRAME_HEADER);
-            0
-        };
+        let (filler, want) = self.next_frame(self.head, want as u64);
         self.make_room(filler + FRAME_HEADER + want.next_multiple_of(8))?;
 
         let at = self.head + filler;
@@ -285,6 +296,27 @@ mod tests {
             (three.seq, three.offset, three.time, &three.data[..]),
             (3, 3, 7, &b"three"[..])
         );
+    }
+
+    #[test]
+    fn bytes_that_have_room_can_all_be_appended() {
+        let mut writer = Writer::create(64 << 10, Overflow::Block, 1).unwrap();
+        let mut random = Random(7);
+        let (data, mut refused) = ([b'x'; 40_000], 0);
+        for _ in 0..20_000 {
+            let most = 1 + random.below(data.len() as u64) as usize;
+            let Some(room) = writer.room(most, 1) else {
+                refused += 1;
+                writer.acknowledge(writer.next_seq() - 1 - random.below(2));
+                continue;
+            };
+            let mut rest = &data[..room];
+            while !rest.is_empty() {
+                let len = append(&mut writer, Stream::Stdout, rest).unwrap();
+                rest = &rest[len..];
+            }
+        }
+        assert!(refused > 100, "{refused}");
     }
 
     #[test]

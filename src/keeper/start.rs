@@ -157,7 +157,7 @@ impl Keeper {
         if self.earlier(launch)?.is_none() && self.held.len() >= MAX_HELD {
             return Err(Refused::TooMany);
         }
-        if self.spawner.is_exhausted() {
+        if self.spawner.is_exhausted() || self.stream_helpers.are_exhausted() {
             return Err(Program::new(launch)?.refuse(Failure::NO_HELPER));
         }
         let mut program = Program::new(launch)?;

@@ -5,7 +5,7 @@
 //! answer. Every other call on the pipe waits for the lock meanwhile, also one that must not block, and
 //! no signal ends the wait. The size of a terminal and its last close have such locks, too. So helpers
 //! make these calls. The keeper waits for a helper, since most calls take a microsecond, but not for one
-//! that is late: an event tells when that is done. A stream that was late once is not waited for again,
+//! that is late: an event tells when that is done. A stream whose last call was late is not waited for,
 //! except at the exit of its process. Only `poll`, and reads and writes of a terminal's master, take no
 //! lock that a process can hold.
 
@@ -42,11 +42,20 @@ pub(super) const BULK_BYTES: usize = 256 << 10;
 
 /// Late calls beyond which the process of the oldest is killed.
 const MAX_LATE_CALLS: usize = 256;
+/// How long a call is late before it counts among these: a process that does not lock its streams may be
+/// slow for a moment, as many others are.
+const MIN_LATENESS: Duration = Duration::from_secs(1);
 /// Most helpers. Beyond the late calls, these are stuck at pipes that the kill of a process did not
 /// unlock.
 const MAX_HELPERS: usize = 1024;
+/// Stuck helpers beyond which no process is started.
+const MAX_STUCK_HELPERS: usize = 512;
 /// Idle helpers that are kept.
 const MAX_IDLE_HELPERS: usize = 2;
+/// Bytes of a terminal's settings (`struct termios` of the kernel), with room to spare, and the place of the
+/// character that ends input: behind four words of flags and the line discipline.
+const SETTINGS_BYTES: usize = 128;
+const SETTINGS_EOF: usize = 17 + libc::VEOF;
 /// Buffers of a size that are kept.
 const MAX_IDLE_BUFFERS: usize = 1;
 
@@ -101,6 +110,7 @@ pub(super) struct Call {
     buffer: UnsafeCell<Buffer>,
     /// Bytes, or a negative errno.
     result: AtomicIsize,
+    since: Instant,
 }
 
 type Buffer = Box<[u8]>;
@@ -115,6 +125,8 @@ enum Action {
     Resize(libc::winsize),
     /// Reads the size of a terminal.
     ReadSize,
+    /// Reads the settings of a terminal.
+    ReadSettings,
 }
 
 impl Call {
@@ -142,6 +154,17 @@ impl Call {
         Ok(Size { rows: number(0), cols: number(2) })
     }
 
+    /// The character that ends input on a terminal whose settings it has read.
+    pub(super) fn eof(&mut self) -> Result<u8, Errno> {
+        self.result()?;
+        Ok(self.buffer.get_mut()[SETTINGS_EOF])
+    }
+
+    /// Whether it was made about as soon as it was asked for.
+    pub(super) fn was_prompt(&self) -> bool {
+        self.since.elapsed() < CALL_TIMEOUT
+    }
+
     fn make(&self) -> Result<usize, i32> {
         let fd = self.end.as_fd().as_raw_fd() as usize;
         // SAFETY: the keeper touches the buffer only when the call was made.
@@ -153,6 +176,7 @@ impl Call {
                 (libc::SYS_ioctl, [libc::TIOCSWINSZ as usize, ptr::from_ref(size) as usize])
             }
             Action::ReadSize => (libc::SYS_ioctl, [libc::TIOCGWINSZ as usize, buffer]),
+            Action::ReadSettings => (libc::SYS_ioctl, [libc::TCGETS as usize, buffer]),
         };
         call_again(number, [fd, args[0], args[1], 0, 0])
     }
@@ -335,6 +359,12 @@ impl StreamHelpers {
         self.run(token, master, Action::ReadSize, buffer, false)
     }
 
+    /// Reads the character that ends input on a terminal, and waits for that.
+    pub(super) fn read_eof(&mut self, token: Token, master: &Rc<End>) -> Outcome {
+        let buffer = vec![0; SETTINGS_BYTES].into();
+        self.run(token, master, Action::ReadSettings, buffer, false)
+    }
+
     fn run(
         &mut self,
         token: Token,
@@ -346,7 +376,8 @@ impl StreamHelpers {
         let now = Instant::now();
         let Some(at) = self.idle_helper() else { return Outcome::NoHelper };
         let (end, result) = (Rc::clone(end), AtomicIsize::new(0));
-        let call = Call { token, end, action, buffer: UnsafeCell::new(buffer), result };
+        let (buffer, since) = (UnsafeCell::new(buffer), now);
+        let call = Call { token, end, action, buffer, result, since };
         let job = Rc::new(StreamJob::Call(call));
         self.helpers[at].since = now;
         if is_slow {
@@ -389,14 +420,30 @@ impl StreamHelpers {
     /// If too many calls are late, the stream of the one that is late for the longest time: its
     /// process is to be killed, which unlocks its pipes unless another process locks them.
     pub(super) fn take_excess(&mut self) -> Option<Token> {
-        let is_late = |helper: &StreamHelper| helper.state == HelperState::Late;
-        if self.helpers.iter().filter(|helper| is_late(helper)).count() <= MAX_LATE_CALLS {
+        if self.helpers.len() <= MAX_LATE_CALLS {
             return None;
         }
-        let late = self.helpers.iter_mut().filter(|helper| is_late(helper));
-        let oldest = late.min_by_key(|helper| helper.since)?;
+        let now = Instant::now();
+        let late = self.helpers.iter_mut().filter(|helper| helper.is_stuck_since(now));
+        let mut late: Vec<_> = late.collect();
+        if late.len() <= MAX_LATE_CALLS {
+            return None;
+        }
+        late.sort_by_key(|helper| helper.since);
+        let oldest = late.first_mut()?;
         oldest.state = HelperState::Killed;
         oldest.token()
+    }
+
+    /// Whether so many helpers are stuck that no process is to be started: the rest is for those that run.
+    pub(super) fn are_exhausted(&self) -> bool {
+        let is_stuck = |helper: &&StreamHelper| match helper.state {
+            HelperState::Late | HelperState::Killed => !helper.helper.is_done(),
+            HelperState::StuckClosing => true,
+            HelperState::Idle | HelperState::Closing | HelperState::Surplus => false,
+        };
+        self.helpers.len() > MAX_STUCK_HELPERS
+            && self.helpers.iter().filter(is_stuck).count() > MAX_STUCK_HELPERS
     }
 
     /// One of them was killed. Returns the call that it did not finish: what came of it is not known.
@@ -406,11 +453,14 @@ impl StreamHelpers {
         if state != HelperState::Surplus {
             tracing::error!(pid, "a helper of the keeper was killed");
         }
+        let was_done = lost.is_done();
         let job = lost.job();
         lost.forget_job();
         match Rc::into_inner(job?)? {
             StreamJob::Call(call) => {
-                call.result.store(-(libc::EAGAIN as isize), Ordering::Relaxed);
+                if !was_done {
+                    call.result.store(-(libc::EAGAIN as isize), Ordering::Relaxed);
+                }
                 Some(call)
             }
             StreamJob::Close(fds, next) => {
@@ -559,6 +609,13 @@ impl StreamHelper {
         }
     }
 
+    /// Whether its call has been late for long.
+    fn is_stuck_since(&self, now: Instant) -> bool {
+        self.state == HelperState::Late
+            && now.saturating_duration_since(self.since) >= MIN_LATENESS
+            && !self.helper.is_done()
+    }
+
     fn serves(&self, token: Token) -> bool {
         self.state != HelperState::Idle && self.token() == Some(token)
     }
@@ -667,7 +724,15 @@ mod tests {
                 read_late(&mut helpers, token)
             })
             .collect();
-        assert_eq!(helpers.take_excess(), Some(Token::Output(1, 0)));
+        // Not those that are late for a moment only.
+        let begin = Instant::now();
+        let excess = loop {
+            match helpers.take_excess() {
+                None => assert!(begin.elapsed() < Duration::from_secs(60), "none is named"),
+                excess => break excess,
+            }
+        };
+        assert_eq!(excess, Some(Token::Output(1, 0)));
         assert_eq!(helpers.take_excess(), None);
         locked.into_iter().for_each(|(_, locked)| locked.unlock(b'2'));
     }

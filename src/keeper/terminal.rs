@@ -1,31 +1,33 @@
 //! A terminal: opening, sizing, and the character that ends input.
 //!
 //! portable-pty opens it; its own way of spawning is not used, since it reports a bad interpreter as
-//! success and walks all descriptors. Helpers set the size: a process can keep that from being done.
+//! success and walks all descriptors. Helpers read and set its state: a process can keep that from being done.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 
 use portable_pty::{PtySize, native_pty_system};
 use rustix::io::Errno;
 use rustix::pty::OpenptFlags;
-use rustix::termios::SpecialCodeIndex;
 
 use super::poller::Token;
 use super::stream_helpers::{Closes, End, Outcome, StreamHelpers};
 use crate::process::Size;
+
+/// The character that ends input unless a program chooses another: ^D.
+const USUAL_EOF: u8 = 0x04;
 
 /// The master side of a terminal, and a slave held open.
 pub(super) struct Terminal {
     master: Rc<End>,
     /// Without a slave open anywhere, the master reads as an error until one is opened again. A
     /// program may close its terminal and open `/dev/tty` later: so one is held until the exit.
-    slave: Option<OwnedFd>,
+    slave: Option<End>,
     /// The size that was asked for or found last.
     size: Size,
-    /// A call for the size is late, and this is the size after it.
+    /// A call for its state is late, and this is the size after it.
     late_size: Option<Size>,
-    /// A call for the size was late.
+    /// A call for its state was late.
     was_late: bool,
 }
 
@@ -41,8 +43,8 @@ impl Terminal {
         // SAFETY: the descriptor is open as long as `master`.
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
-        let slave = Some(rustix::pty::ioctl_tiocgptpeer(fd, flags)?);
-        // The last close of the master waits for processes that use the terminal.
+        // The last close of the slave, and of the master, waits for processes that use the terminal.
+        let slave = Some(End::of_terminal(rustix::pty::ioctl_tiocgptpeer(fd, flags)?, closes));
         let master = Rc::new(End::of_terminal(rustix::io::fcntl_dupfd_cloexec(fd, 0)?, closes));
         Ok(Terminal { master, slave, size, late_size: None, was_late: false })
     }
@@ -108,10 +110,19 @@ impl Terminal {
         self.size
     }
 
-    /// The character that ends input here: ^D unless the program chose another.
-    pub(super) fn eof(&self) -> u8 {
-        let termios = rustix::termios::tcgetattr(&self.master);
-        termios.map_or(0x04, |termios| termios.special_codes[SpecialCodeIndex::VEOF])
+    /// The character that ends input here: ^D unless the program chose another and can be asked for it.
+    pub(super) fn eof(&mut self, key: u64, helpers: &mut StreamHelpers) -> u8 {
+        if self.was_late {
+            return USUAL_EOF;
+        }
+        match helpers.read_eof(Token::Terminal(key), &self.master) {
+            Outcome::Done(mut call) => call.eof().unwrap_or(USUAL_EOF),
+            Outcome::Late => {
+                (self.late_size, self.was_late) = (Some(self.size), true);
+                USUAL_EOF
+            }
+            Outcome::NoHelper => USUAL_EOF,
+        }
     }
 }
 

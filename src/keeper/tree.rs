@@ -520,6 +520,13 @@ pub(super) fn cpu_micros(pid: i32) -> Option<u64> {
     Some(stat.ticks * (1_000_000 / TICKS))
 }
 
+/// CPU time of the main thread of a process; zero if the kernel does not count it.
+pub(super) fn cpu_time(pid: i32) -> Duration {
+    let counted = fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
+    let nanos = counted.split(' ').next().and_then(|nanos| nanos.parse().ok());
+    Duration::from_nanos(nanos.unwrap_or(0))
+}
+
 /// Whether a process runs or waits for a CPU.
 pub(super) fn is_runnable(pid: i32) -> bool {
     Stat::read(pid).is_some_and(|stat| stat.runnable)

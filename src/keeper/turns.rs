@@ -301,8 +301,29 @@ impl Keeper {
         let can_resume = |output: &Option<Output>| output.as_ref().is_some_and(Output::can_resume);
         let paused = held.outputs.each_ref().map(can_resume);
         for output in (0..paused.len()).filter(|output| paused[*output]) {
-            self.watch_output(key, output);
+            // What was read already comes first: the pipe may have nothing more, and no event for it.
+            if self.append_rest(key, output) {
+                self.watch_output(key, output);
+            }
             self.held.has_news(key);
+        }
+    }
+
+    /// Appends what was read of an output and found no room. False: there is still no room.
+    fn append_rest(&mut self, key: u64, output: usize) -> bool {
+        let Some(held) = self.held.get_mut(key) else { return false };
+        if !held.outputs[output].as_ref().is_some_and(Output::has_unappended) {
+            return true;
+        }
+        let token = Token::Output(key, output);
+        match held.pump((token, false), wall_clock(), &self.poller, &mut self.stream_helpers) {
+            Pumped::NoRoom => false,
+            Pumped::Trouble(_) => {
+                self.stalled.push(key);
+                self.retry_soon();
+                false
+            }
+            _ => true,
         }
     }
 

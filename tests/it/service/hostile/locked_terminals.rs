@@ -6,6 +6,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::thread::JoinHandle;
 
 use procyard::grpc::pb;
+use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
 
 use crate::support::service::*;
 use crate::support::{skip, soon, until};
@@ -154,4 +155,54 @@ async fn terminal_in_use_delays_no_other_process_when_it_is_closed() {
     }
     page.release();
     writing.join().unwrap();
+}
+
+/// Whether a thread of this process waits for a lock of the kernel.
+fn waits_in_kernel(thread: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
+    stat.is_ok_and(|stat| stat.rsplit_once(')').is_some_and(|(_, rest)| rest.starts_with(" D")))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locked_settings_of_a_terminal_delay_no_other_process() {
+    let Some(mut page) = StalledPage::new() else {
+        return skip("no memory can be made here whose accesses wait");
+    };
+    let service = TestService::start();
+    let mut client = service.client().await;
+    let process = begin(&mut client, "a", on_terminal(argv(&["sleep", "600"]))).await;
+    let terminal = open_terminal(process.pid).unwrap();
+    let mut settings = tcgetattr(&terminal).unwrap();
+    settings.make_raw();
+    tcsetattr(&terminal, OptionalActions::Now, &settings).unwrap();
+    let write = |len, eof| pb::WriteStdinRequest {
+        id: "a".into(),
+        input: Some(pb::write_stdin_request::Input::Data(vec![b'x'; len].into())),
+        eof,
+        ..Default::default()
+    };
+    // A read of more than 64 bytes keeps a lock while it copies them.
+    soon(client.write_stdin(write(250, false))).await.unwrap();
+    let reading = terminal.try_clone().unwrap();
+    let read = page.stall(move |address| {
+        // SAFETY: the address is that of a page.
+        unsafe { libc::read(reading.as_raw_fd(), address as *mut libc::c_void, 200) };
+    });
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let set = std::thread::spawn(move || {
+        // SAFETY: the call takes nothing.
+        sender.send(unsafe { libc::gettid() }).unwrap();
+        tcsetattr(&terminal, OptionalActions::Now, &settings)
+    });
+    let setter = receiver.recv().unwrap();
+    until("the settings wait", || waits_in_kernel(setter)).await;
+    for eof in [false, true, false] {
+        soon(client.write_stdin(write(1, eof))).await.unwrap();
+        finish(&mut client, &format!("other-{eof}"), argv(&["true"])).await;
+        let delete = pb::DeleteRequest { id: format!("other-{eof}"), ..Default::default() };
+        soon(client.delete(delete)).await.unwrap();
+    }
+    page.release();
+    read.join().unwrap();
+    set.join().unwrap().unwrap();
 }
