@@ -88,7 +88,7 @@ impl Remote {
         self.server.clone().unwrap_or_else(Place::usual)
     }
 
-    /// The same at another place.
+    /// The same client for another address.
     pub(super) fn at(&self, place: Place) -> Remote {
         Remote { server: Some(place), ..self.clone() }
     }

@@ -136,7 +136,10 @@ pub(super) async fn run(
     let before = supervisor.record_of(&id);
     let begun = supervisor.run(id.clone(), force).await;
     // A run that cannot be started has cleared the output of the one before.
-    note_change(supervisor, &id, before, begun.is_ok());
+    let is_new_run = |after: Arc<Record>| before.is_some_and(|before| before.run != after.run);
+    if begun.is_ok() || supervisor.record_of(&id).is_some_and(is_new_run) {
+        supervisor.ticket().has_changed();
+    }
     let Begun { entry, existed: _ } = begun?;
     Ok(pb::RunResponse { process: Some(output::process(supervisor, &entry.seen()).await?) })
 }
@@ -149,26 +152,13 @@ pub(super) async fn delete(
     let before = supervisor.record_of(&id);
     let deleted = supervisor.delete(id.clone(), force).await;
     // One that SIGKILL does not end was killed all the same.
-    note_change(supervisor, &id, before, deleted.is_ok());
+    let is_other = |after| before.is_some_and(|before| !Arc::ptr_eq(&before, &after));
+    if deleted.is_ok() || force && supervisor.record_of(&id).is_some_and(is_other) {
+        supervisor.ticket().has_changed();
+    }
     match deleted {
         Err(Error::NotFound(_)) if allow_missing => {}
         deleted => deleted?,
     }
     Ok(pb::DeleteResponse {})
-}
-
-/// Notes for the audit line that a call has changed something, if it succeeded or the process has another
-/// record than before.
-fn note_change(
-    supervisor: &Supervisor,
-    id: &str,
-    before: Option<Arc<Record>>,
-    has_succeeded: bool,
-) {
-    let is_same = |before: Arc<Record>| {
-        supervisor.record_of(id).is_some_and(|after| Arc::ptr_eq(&before, &after))
-    };
-    if has_succeeded || before.is_some_and(|before| !is_same(before)) {
-        supervisor.ticket().has_changed();
-    }
 }

@@ -142,7 +142,8 @@ impl Input {
             } else if !has_room(end) {
                 return;
             } else {
-                match helpers.write(Token::Input(key), end, data, self.was_late) {
+                let is_slow = self.was_late || helpers.is_time_used_up();
+                match helpers.write(Token::Input(key), end, data, is_slow) {
                     Outcome::Done(call) => {
                         let written = call.result();
                         helpers.recycle(call);

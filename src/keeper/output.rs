@@ -224,7 +224,7 @@ impl Output {
             Err(error) => return out_of_memory(&error),
         };
         let Some(room) = room else { return Pumped::NoRoom };
-        let is_slow = self.was_late && !waits;
+        let is_slow = !waits && (self.was_late || helpers.is_time_used_up());
         match helpers.read(token, &self.end, room, is_slow) {
             Outcome::Done(call) => self.finish_read(sink, time, call, helpers),
             Outcome::Late => {

@@ -127,7 +127,7 @@ impl Writer {
         if self.overflow != Overflow::Block {
             return Some(most);
         }
-        let most = most.min(self.limit as usize / 2);
+        let most = most.min(self.limit as usize / 4);
         let halves = std::iter::successors(Some(most), |size| Some(size / 2));
         let mut sizes = halves.take_while(|size| *size >= least).map(|size| size as u64);
         sizes.find(|size| self.make_room(self.needed(*size)).is_ok()).map(|size| size as usize)

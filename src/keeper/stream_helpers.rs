@@ -111,6 +111,8 @@ pub(super) struct Call {
     /// Bytes, or a negative errno.
     result: AtomicIsize,
     since: Instant,
+    /// The keeper does not wait for it.
+    is_posted: bool,
 }
 
 type Buffer = Box<[u8]>;
@@ -160,9 +162,9 @@ impl Call {
         Ok(self.buffer.get_mut()[SETTINGS_EOF])
     }
 
-    /// Whether it was made about as soon as it was asked for.
+    /// Whether the keeper did not wait for it, and it was made about as soon as it was asked for.
     pub(super) fn was_prompt(&self) -> bool {
-        self.since.elapsed() < CALL_TIMEOUT
+        self.is_posted && self.since.elapsed() < CALL_TIMEOUT
     }
 
     fn make(&self) -> Result<usize, i32> {
@@ -314,6 +316,12 @@ impl StreamHelpers {
         self.helpers.iter().any(|helper| helper.helper.pid() == pid)
     }
 
+    /// Whether the keeper has waited so much for late calls that it is to wait for none.
+    pub(super) fn is_time_used_up(&mut self) -> bool {
+        self.lateness.earn(Instant::now());
+        self.lateness.credit < MIN_CALL_TIMEOUT
+    }
+
     /// Reads at most so many bytes. Waits unless `is_slow`.
     pub(super) fn read(
         &mut self,
@@ -376,8 +384,8 @@ impl StreamHelpers {
         let now = Instant::now();
         let Some(at) = self.idle_helper() else { return Outcome::NoHelper };
         let (end, result) = (Rc::clone(end), AtomicIsize::new(0));
-        let (buffer, since) = (UnsafeCell::new(buffer), now);
-        let call = Call { token, end, action, buffer, result, since };
+        let (buffer, since, is_posted) = (UnsafeCell::new(buffer), now, is_slow);
+        let call = Call { token, end, action, buffer, result, since, is_posted };
         let job = Rc::new(StreamJob::Call(call));
         self.helpers[at].since = now;
         if is_slow {
@@ -630,9 +638,13 @@ struct Lateness {
 impl Lateness {
     /// How long a call may take now.
     fn timeout(&mut self, now: Instant) -> Duration {
+        self.earn(now);
+        self.credit.clamp(MIN_CALL_TIMEOUT, CALL_TIMEOUT)
+    }
+
+    fn earn(&mut self, now: Instant) {
         let earned = now.saturating_duration_since(self.since) / LATENESS_SHARE;
         (self.credit, self.since) = ((self.credit + earned).min(MAX_LATENESS_CREDIT), now);
-        self.credit.clamp(MIN_CALL_TIMEOUT, CALL_TIMEOUT)
     }
 
     fn spend(&mut self, waited: Duration) {

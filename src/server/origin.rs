@@ -28,7 +28,7 @@ pub(super) enum Origin {
     Ipv6Network(Ipv6Addr),
 }
 
-/// What limits tell apart.
+/// The client that a limit counts for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Client {
     /// A client without credentials.

@@ -1,4 +1,4 @@
-//! When a connection may read.
+//! The turns in which connections read.
 //!
 //! All connections share one thread, and whatever a client sends costs time of it, also what is refused or means
 //! nothing. A connection reads little at a time, and nothing while its client has had the thread for long: then the
@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use super::connection_auth::ConnectionAuth;
+use crate::supervisor::ThreadShare;
 
 /// Bytes of one read: some dozen calls fit into them.
 const READ_BYTES: usize = 4 << 10;
@@ -23,8 +24,8 @@ pub(super) const FREE_BYTES: usize = 1 << 10;
 /// How much a connection has read since other tasks have run.
 pub(super) struct ReadTurns {
     auth: ConnectionAuth,
-    /// The poll of its client's tasks during which the bytes were read.
-    poll: u64,
+    /// The share that its client had, and the poll of the tasks of that client, when the bytes were read.
+    last_poll: (Arc<ThreadShare>, u64),
     bytes: usize,
     /// First bytes that are to come.
     free_bytes: usize,
@@ -35,13 +36,17 @@ pub(super) struct ReadTurns {
 impl ReadTurns {
     /// `free_bytes`: those that do not wait for the share of the client.
     pub(super) fn new(auth: ConnectionAuth, free_bytes: usize) -> ReadTurns {
-        ReadTurns { auth, poll: 0, bytes: 0, free_bytes, wait: None }
+        let last_poll = (auth.thread_share(), 0);
+        ReadTurns { auth, last_poll, bytes: 0, free_bytes, wait: None }
     }
 
     /// Ready when the connection may read so many bytes.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<usize> {
         let share = self.auth.thread_share();
-        let is_new_poll = share.polls() != std::mem::replace(&mut self.poll, share.polls());
+        let poll = (Arc::clone(&share), share.polls());
+        let (last_share, last_poll) = std::mem::replace(&mut self.last_poll, poll);
+        // A client that was not known before has another share now.
+        let is_new_poll = !Arc::ptr_eq(&last_share, &share) || last_poll != share.polls();
         if self.wait.is_none() {
             if is_new_poll {
                 self.bytes = 0;
@@ -73,5 +78,35 @@ impl ReadTurns {
     pub(super) fn count(&mut self, bytes: usize) {
         self.bytes += bytes;
         self.free_bytes = self.free_bytes.saturating_sub(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::Caller;
+
+    /// Polls as a task of the connection.
+    fn poll(turns: &mut ReadTurns, cx: &mut Context<'_>) -> Poll<usize> {
+        let share = turns.auth.thread_share();
+        share.poll(|| turns.poll(cx))
+    }
+
+    #[tokio::test]
+    async fn connection_reads_on_when_its_client_becomes_known() {
+        let auth = ConnectionAuth::default();
+        let mut turns = ReadTurns::new(auth.clone(), 0);
+        let used_up = std::future::poll_fn(|cx| {
+            let share = auth.thread_share();
+            share.poll(|| {
+                while share.has_time() {}
+                Poll::Ready(turns.poll(cx))
+            })
+        });
+        assert!(used_up.await.is_pending());
+        // The new share has been polled as often as the old one.
+        auth.mark_authenticated(&Caller::admin("a"));
+        let room = std::future::poll_fn(|cx| poll(&mut turns, cx)).await;
+        assert_eq!(room, READ_BYTES);
     }
 }

@@ -9,7 +9,7 @@
 //! Connections have such shares, too: one for those of each caller, and of each origin without a caller. What a share
 //! counts there is all time of their tasks, and what waits is the next read.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long one caller has the thread: about as long as a batch of 64 KiB in tiny chunks takes.
@@ -22,6 +22,10 @@ pub struct ThreadShare {
     used: AtomicU64,
     /// How often they have.
     round: AtomicU64,
+    /// The last one in which a task continued that had waited for long.
+    late_round: AtomicU64,
+    /// Those that wait for a round.
+    waiting: AtomicUsize,
     /// How often [`ThreadShare::poll`] has polled one of its tasks.
     polls: AtomicU64,
     /// Nanoseconds from the creation of the share to the begin of the last such poll.
@@ -31,8 +35,30 @@ pub struct ThreadShare {
 
 impl Default for ThreadShare {
     fn default() -> ThreadShare {
-        let [used, round, polls, poll_begin] = Default::default();
-        ThreadShare { used, round, polls, poll_begin, creation: Instant::now() }
+        let [used, round, late_round, polls, poll_begin] = Default::default();
+        let (waiting, creation) = (AtomicUsize::new(0), Instant::now());
+        ThreadShare { used, round, late_round, waiting, polls, poll_begin, creation }
+    }
+}
+
+/// One that waits, until this is dropped.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl Waiting<'_> {
+    fn new(share: &ThreadShare) -> Waiting<'_> {
+        share.waiting.fetch_add(1, Ordering::Relaxed);
+        Waiting(&share.waiting)
+    }
+
+    /// How many wait.
+    fn count(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -74,8 +100,14 @@ impl ThreadShare {
         self.used.load(Ordering::Relaxed) >= nanos(MAX_TIME)
     }
 
-    /// Returns when others have run, unless it is not used up.
+    /// Returns when others have run, unless it is not used up. In which order tasks that yield run again is
+    /// not known, so one of those that have waited for as many rounds as tasks wait returns in each round, too.
     pub async fn available(&self) {
+        if !self.is_used_up() {
+            return;
+        }
+        let waiting = Waiting::new(self);
+        let mut rounds = 0;
         while self.is_used_up() {
             let round = self.round.load(Ordering::Relaxed);
             tokio::task::yield_now().await;
@@ -83,6 +115,13 @@ impl ThreadShare {
             let (set, failed) = (Ordering::Relaxed, Ordering::Relaxed);
             if self.round.compare_exchange(round, next, set, failed).is_ok() {
                 self.used.store(0, Ordering::Relaxed);
+                return;
+            }
+            rounds += 1;
+            let round = self.round.load(Ordering::Relaxed);
+            let has_waited = rounds >= waiting.count();
+            if has_waited && self.late_round.swap(round, Ordering::Relaxed) != round {
+                return;
             }
         }
     }
@@ -108,7 +147,6 @@ fn nanos(time: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::sync::atomic::AtomicUsize;
     use std::task::Poll;
 
     use super::*;
@@ -137,12 +175,35 @@ mod tests {
         while before < TASKS * TURNS {
             tokio::task::yield_now().await;
             let now = turns.load(Ordering::Relaxed);
-            assert!(now <= before + 1, "{} turns in a row", now - before);
+            // One that begins a round, and one that has waited for long.
+            assert!(now <= before + 2, "{} turns in a row", now - before);
             before = now;
         }
         for task in tasks {
             task.await.unwrap();
         }
+    }
+
+    #[tokio::test]
+    async fn every_task_of_a_caller_has_turns() {
+        const TASKS: usize = 5;
+        let share = Arc::new(ThreadShare::default());
+        let turns: Arc<[AtomicUsize; TASKS]> = Arc::default();
+        for n in 0..TASKS {
+            let (share, turns) = (Arc::clone(&share), Arc::clone(&turns));
+            tokio::spawn(async move {
+                loop {
+                    let turn = share.turn().await;
+                    while turn.has_time() {}
+                    turns[n].fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let all = || turns.each_ref().map(|turns| turns.load(Ordering::Relaxed));
+        while all().iter().sum::<usize>() < 50 * TASKS {
+            tokio::task::yield_now().await;
+        }
+        assert!(all().iter().all(|turns| *turns >= 10), "{:?}", all());
     }
 
     #[tokio::test]

@@ -22,7 +22,12 @@ pub(super) fn read_ahead(body: Body) -> Body {
     let (sender, receiver) = mpsc::channel(MAX_PIECES);
     tokio::spawn(async move {
         let mut frames = BodyStream::new(body);
-        while let Some(frame) = frames.next().await {
+        loop {
+            let frame = tokio::select! {
+                frame = frames.next() => frame,
+                () = sender.closed() => return,
+            };
+            let Some(frame) = frame else { return };
             let frame = frame.map(|frame| frame.map_data(|data| Bytes::copy_from_slice(&data)));
             let is_large = |data: &Bytes| data.len() > MAX_PIECE_BYTES;
             let is_large = frame.as_ref().is_ok_and(|frame| frame.data_ref().is_some_and(is_large));

@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_default_file_is_an_error_that_says_how_to_make_a_token() {
+    fn missing_default_file_is_an_error_with_advice() {
         let directory = tempfile::tempdir().unwrap();
         let missing = TokenFile::default_in(directory.path()).list().unwrap_err();
         assert!(

@@ -25,14 +25,18 @@ async fn connect(address: SocketAddr) -> TcpStream {
     io
 }
 
-/// How many frames of a kind have come on a connection by now.
-fn received(io: &TcpStream, kind: u8) -> usize {
-    let mut bytes = vec![0; 1 << 20];
+/// Reads what has come on a connection by now.
+fn read(io: &TcpStream, buffer: &mut [u8]) -> usize {
     let mut len = 0;
-    while let Ok(more @ 1..) = io.try_read(&mut bytes[len..]) {
+    while let Ok(more @ 1..) = io.try_read(&mut buffer[len..]) {
         len += more;
     }
-    let (mut rest, mut count) = (&bytes[..len], 0);
+    len
+}
+
+/// How many frames of a kind these bytes have.
+fn frames(bytes: &[u8], kind: u8) -> usize {
+    let (mut rest, mut count) = (bytes, 0);
     while let [high, middle, low, frame_kind, _, _, _, _, _, payload @ ..] = rest {
         count += usize::from(*frame_kind == kind);
         let length = u32::from_be_bytes([0, *high, *middle, *low]) as usize;
@@ -61,10 +65,14 @@ async fn admin_overtakes(known: &KnowingService, flood: &[u8], answers: usize, k
         http2::send(io, flood).await;
     }
     http2::send(&mut admin, &http2::call_with_token(3, Some(&token), INFO, &request)).await;
+    let mut buffers = vec![vec![0; 1 << 20]; CONNECTIONS];
     kill_process(server, Signal::CONT).unwrap();
     http2::answer::<pb::GetServerInfoResponse>(&mut admin, 3).await;
 
-    let answered: usize = connections.iter().map(|io| received(io, kind)).sum();
+    let read: Vec<_> =
+        connections.iter().zip(&mut buffers).map(|(io, buffer)| read(io, buffer)).collect();
+    let answers_of = |(buffer, len): (&Vec<u8>, &usize)| frames(&buffer[..*len], kind);
+    let answered: usize = buffers.iter().zip(&read).map(answers_of).sum();
     let all = CONNECTIONS * answers;
     assert!(answered < all / 2, "{answered} of {all} were answered before the call");
 }
