@@ -51,7 +51,7 @@ const MAX_HELPERS: usize = 1024;
 /// Stuck helpers beyond which no process is started.
 const MAX_STUCK_HELPERS: usize = 512;
 /// Idle helpers that are kept.
-const MAX_IDLE_HELPERS: usize = 2;
+const MAX_IDLE_HELPERS: usize = 8;
 /// Bytes of a terminal's settings (`struct termios` of the kernel), with room to spare, and the place of the
 /// character that ends input: behind four words of flags and the line discipline.
 const SETTINGS_BYTES: usize = 128;
@@ -432,7 +432,7 @@ impl StreamHelpers {
             return None;
         }
         let now = Instant::now();
-        let late = self.helpers.iter_mut().filter(|helper| helper.is_stuck_since(now));
+        let late = self.helpers.iter_mut().filter(|helper| helper.is_stuck(now));
         let mut late: Vec<_> = late.collect();
         if late.len() <= MAX_LATE_CALLS {
             return None;
@@ -445,9 +445,10 @@ impl StreamHelpers {
 
     /// Whether so many helpers are stuck that no process is to be started: the rest is for those that run.
     pub(super) fn are_exhausted(&self) -> bool {
+        let now = Instant::now();
         let is_stuck = |helper: &&StreamHelper| match helper.state {
-            HelperState::Late | HelperState::Killed => !helper.helper.is_done(),
-            HelperState::StuckClosing => true,
+            HelperState::Late => helper.is_stuck(now),
+            HelperState::Killed | HelperState::StuckClosing => !helper.helper.is_done(),
             HelperState::Idle | HelperState::Closing | HelperState::Surplus => false,
         };
         self.helpers.len() > MAX_STUCK_HELPERS
@@ -618,7 +619,7 @@ impl StreamHelper {
     }
 
     /// Whether its call has been late for long.
-    fn is_stuck_since(&self, now: Instant) -> bool {
+    fn is_stuck(&self, now: Instant) -> bool {
         self.state == HelperState::Late
             && now.saturating_duration_since(self.since) >= MIN_LATENESS
             && !self.helper.is_done()
