@@ -534,21 +534,27 @@ pub fn zombies(parent: u32) -> Vec<u32> {
 
 /// Pids of the children of a process, zombies too, without the helpers of a keeper.
 pub fn children(parent: u32) -> Vec<u32> {
-    pids().filter(|pid| is_child(*pid, parent) && !is_helper(*pid)).collect()
+    pids().filter(|pid| is_child(*pid, parent) && !is_helper(*pid, parent)).collect()
 }
 
 /// Pids of the helpers of a keeper.
 pub fn helpers(keeper: u32) -> Vec<u32> {
-    pids().filter(|pid| is_child(*pid, keeper) && is_helper(*pid)).collect()
+    pids().filter(|pid| is_child(*pid, keeper) && is_helper(*pid, keeper)).collect()
 }
 
 fn is_child(pid: u32, parent: u32) -> bool {
     stat(pid).get(1) == Some(&parent.to_string())
 }
 
-fn is_helper(pid: u32) -> bool {
-    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    name.trim_end() == "procyard-helper"
+/// Whether a child is a helper, or one that a keeper has just made and that has neither named itself nor
+/// executed a program.
+fn is_helper(pid: u32, parent: u32) -> bool {
+    let name = |pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let line = |pid| std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let (own, of_parent) = (name(pid), name(parent));
+    let is_new =
+        || of_parent.starts_with("procyard") && own == of_parent && line(pid) == line(parent);
+    own.trim_end() == "procyard-helper" || is_new()
 }
 
 /// Fields of `/proc/PID/stat` from the state on; none if there is no such process.
