@@ -48,8 +48,9 @@ const MIN_LATENESS: Duration = Duration::from_secs(1);
 /// Most helpers. Beyond the late calls, these are stuck at pipes that the kill of a process did not
 /// unlock.
 const MAX_HELPERS: usize = 1024;
-/// Stuck helpers beyond which no process is started.
+/// Stuck helpers beyond which no process is started, and how long a call takes by which a helper counts.
 const MAX_STUCK_HELPERS: usize = 512;
+const STUCK_AFTER: Duration = Duration::from_millis(20);
 /// Idle helpers that are kept.
 const MAX_IDLE_HELPERS: usize = 8;
 /// Bytes of a terminal's settings (`struct termios` of the kernel), with room to spare, and the place of the
@@ -432,7 +433,7 @@ impl StreamHelpers {
             return None;
         }
         let now = Instant::now();
-        let late = self.helpers.iter_mut().filter(|helper| helper.is_stuck(now));
+        let late = self.helpers.iter_mut().filter(|helper| helper.is_late_by(MIN_LATENESS, now));
         let mut late: Vec<_> = late.collect();
         if late.len() <= MAX_LATE_CALLS {
             return None;
@@ -447,7 +448,7 @@ impl StreamHelpers {
     pub(super) fn are_exhausted(&self) -> bool {
         let now = Instant::now();
         let is_stuck = |helper: &&StreamHelper| match helper.state {
-            HelperState::Late => helper.is_stuck(now),
+            HelperState::Late => helper.is_late_by(STUCK_AFTER, now),
             HelperState::Killed | HelperState::StuckClosing => !helper.helper.is_done(),
             HelperState::Idle | HelperState::Closing | HelperState::Surplus => false,
         };
@@ -618,10 +619,10 @@ impl StreamHelper {
         }
     }
 
-    /// Whether its call has been late for long.
-    fn is_stuck(&self, now: Instant) -> bool {
+    /// Whether its call was begun so long ago, and has not been made.
+    fn is_late_by(&self, time: Duration, now: Instant) -> bool {
         self.state == HelperState::Late
-            && now.saturating_duration_since(self.since) >= MIN_LATENESS
+            && now.saturating_duration_since(self.since) >= time
             && !self.helper.is_done()
     }
 
