@@ -433,13 +433,12 @@ impl StreamHelpers {
             return None;
         }
         let now = Instant::now();
-        let late = self.helpers.iter_mut().filter(|helper| helper.is_late_by(MIN_LATENESS, now));
-        let mut late: Vec<_> = late.collect();
-        if late.len() <= MAX_LATE_CALLS {
+        let is_late = |helper: &StreamHelper| helper.is_late_by(MIN_LATENESS, now);
+        if self.helpers.iter().filter(|helper| is_late(helper)).count() <= MAX_LATE_CALLS {
             return None;
         }
-        late.sort_by_key(|helper| helper.since);
-        let oldest = late.first_mut()?;
+        let late = self.helpers.iter_mut().filter(|helper| is_late(helper));
+        let oldest = late.min_by_key(|helper| helper.since)?;
         oldest.state = HelperState::Killed;
         oldest.token()
     }
@@ -738,7 +737,7 @@ mod tests {
                 read_late(&mut helpers, token)
             })
             .collect();
-        // Not those that are late for a moment only.
+        // A call that is late for a moment only is not named.
         let begin = Instant::now();
         let excess = loop {
             match helpers.take_excess() {

@@ -20,6 +20,15 @@ pub struct Keep {
 impl Keep {
     /// Most bytes of structured outputs, where memory has no lower limit.
     pub const MAX_OUTPUT_BYTES: u64 = 256 << 20;
+
+    /// A hundred records, for an hour, of any size.
+    #[cfg(test)]
+    pub(super) const HUNDRED: Keep = Keep {
+        count: 100,
+        age: Duration::from_secs(3600),
+        bytes: u64::MAX,
+        output_bytes: u64::MAX,
+    };
 }
 
 /// What a finished record takes.

@@ -102,12 +102,7 @@ pub(super) mod tests {
 
     pub(in super::super) const NOW: Now = Now { moment: 1_000, wall: 10_000 };
     const LATER: Now = Now { moment: 1_000 + AGAIN.as_nanos() as u64, wall: 20_000 };
-    const KEEP: Keep = Keep {
-        count: 100,
-        age: Duration::from_secs(3600),
-        bytes: u64::MAX,
-        output_bytes: u64::MAX,
-    };
+    const KEEP: Keep = Keep::HUNDRED;
 
     /// A ring with some chunks, and the way to it.
     pub(in super::super) fn adopted(key: u64, id: &str, drained: bool) -> (Adopted, Arc<Ring>) {

@@ -40,7 +40,6 @@ pub(super) fn ring(held: Option<&Held>) -> Option<Arc<Ring>> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
 
     use tokio::sync::oneshot::channel;
 
@@ -57,12 +56,7 @@ mod tests {
     use crate::supervisor::quota::{Quota, Quotas};
     use crate::supervisor::retention::Keep;
 
-    const KEEP: Keep = Keep {
-        count: 100,
-        age: Duration::from_secs(3600),
-        bytes: u64::MAX,
-        output_bytes: u64::MAX,
-    };
+    const KEEP: Keep = Keep::HUNDRED;
 
     /// In which each caller may have one, with "a", that "x" began: it has exited, and whoever
     /// outlived it prints on.

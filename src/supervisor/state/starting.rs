@@ -249,7 +249,6 @@ impl State {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::Ordering;
-    use std::time::Duration;
 
     use tokio::sync::oneshot::channel;
 
@@ -266,12 +265,7 @@ mod tests {
     use crate::supervisor::retention::Keep;
     use crate::supervisor::spawn_limit::MAX_OF_CALLER;
 
-    const KEEP: Keep = Keep {
-        count: 100,
-        age: Duration::from_secs(3600),
-        bytes: u64::MAX,
-        output_bytes: u64::MAX,
-    };
+    const KEEP: Keep = Keep::HUNDRED;
 
     fn start(state: &mut State, caller: &str, id: &str) -> (Effects, Receiver<Begun>) {
         let (reply, answer) = channel();

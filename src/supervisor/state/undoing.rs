@@ -113,7 +113,6 @@ fn refuse(waiting: Waiting, error: &Error, refused: &mut Effects) {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use std::time::Duration;
 
     use tokio::sync::oneshot::{Receiver, channel};
 
@@ -129,12 +128,7 @@ pub(super) mod tests {
     use crate::supervisor::retention::Keep;
 
     const NOW: Now = Now { moment: 1_000, wall: 10_000 };
-    const KEEP: Keep = Keep {
-        count: 100,
-        age: Duration::from_secs(3600),
-        bytes: u64::MAX,
-        output_bytes: u64::MAX,
-    };
+    const KEEP: Keep = Keep::HUNDRED;
 
     /// With a process that has finished, and one that has the place in the queue.
     fn state() -> State {

@@ -38,6 +38,12 @@ async fn refused_calls(address: std::net::SocketAddr, count: u32) {
     }
 }
 
+/// Whether an audit file has a line with this.
+fn has_line(audit: &Path, line: &str) -> bool {
+    let changes = std::fs::read_to_string(audit).unwrap_or_default();
+    changes.lines().any(|change| change.contains(line))
+}
+
 /// How many refusals the lines of a log tell of, and in how many lines.
 fn told(log: &str, source: &str, result: &str) -> (usize, usize) {
     let lines: Vec<_> =
@@ -125,12 +131,10 @@ async fn changes_have_audit_lines_though_their_calls_wait() {
     let write = pb::WriteStdinRequest { id: "p".into(), input, wait, ..Default::default() };
     let mut writer = client.clone();
     let waits = tokio::spawn(async move { writer.write_stdin(write).await });
-    let has_line = |line: &str| {
-        let changes = std::fs::read_to_string(&audit).unwrap_or_default();
-        changes.lines().any(|change| change.contains(line))
-    };
-    until("the input has its line", || has_line(r#"call="WriteStdin" process="p" result="ok""#))
-        .await;
+    until("the input has its line", || {
+        has_line(&audit, r#"call="WriteStdin" process="p" result="ok""#)
+    })
+    .await;
     // Its process does not end in time for its answer: the server ends first.
     let mut killer = client.clone();
     let kill = pb::KillRequest { grace: Some(millis(600_000)), ..kill("p") };
@@ -138,8 +142,10 @@ async fn changes_have_audit_lines_though_their_calls_wait() {
     while get(&mut client, "p").await.state() != pb::State::Stopping {}
     service.signal(libc::SIGHUP);
     assert!(soon(killed).await.unwrap().is_err() && soon(waits).await.unwrap().is_err());
-    until("the kill has its line", || has_line(r#"call="Kill" process="p" result="Unavailable"#))
-        .await;
+    until("the kill has its line", || {
+        has_line(&audit, r#"call="Kill" process="p" result="Unavailable"#)
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -238,12 +244,6 @@ async fn calls_that_change_nothing_have_no_audit_lines() {
         summary.map_or(1, |(_, rest)| rest.split(' ').next().unwrap().parse().unwrap())
     };
     assert_eq!(lines.map(count).sum::<usize>(), 3 + 6 * 20, "{log}");
-}
-
-/// Whether an audit file has a line with this.
-fn has_line(audit: &Path, line: &str) -> bool {
-    let changes = std::fs::read_to_string(audit).unwrap_or_default();
-    changes.lines().any(|change| change.contains(line))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,7 +1,6 @@
 //! A process that keeps a call on its terminal from ending: it delays no other process.
 
 use std::fs::File;
-use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::thread::JoinHandle;
 
@@ -94,10 +93,11 @@ impl Drop for StalledPage {
     }
 }
 
-/// Opens the terminal of a process.
-fn open_terminal(pid: u32) -> io::Result<File> {
-    let path = std::fs::read_link(format!("/proc/{pid}/fd/0"))?;
-    File::options().read(true).write(true).open(path)
+/// Begins a process `a` and opens its terminal.
+async fn begin_on_terminal(client: &mut Client) -> File {
+    let process = begin(client, "a", on_terminal(argv(&["sleep", "600"]))).await;
+    let path = std::fs::read_link(format!("/proc/{}/fd/0", process.pid)).unwrap();
+    File::options().read(true).write(true).open(path).unwrap()
 }
 
 fn size(terminal: &File) -> (u16, u16) {
@@ -112,8 +112,7 @@ async fn locked_size_of_a_terminal_delays_no_other_process() {
     };
     let service = TestService::start();
     let mut client = service.client().await;
-    let process = begin(&mut client, "a", on_terminal(argv(&["sleep", "600"]))).await;
-    let terminal = open_terminal(process.pid).unwrap();
+    let terminal = begin_on_terminal(&mut client).await;
     let locking = terminal.try_clone().unwrap();
     let locked = page.stall(move |address| {
         // SAFETY: the address is that of a page.
@@ -141,8 +140,7 @@ async fn terminal_in_use_delays_no_other_process_when_it_is_closed() {
     };
     let service = TestService::start();
     let mut client = service.client().await;
-    let process = begin(&mut client, "a", on_terminal(argv(&["sleep", "600"]))).await;
-    let terminal = open_terminal(process.pid).unwrap();
+    let terminal = begin_on_terminal(&mut client).await;
     let writing = page.stall(move |address| {
         // SAFETY: the address is that of a page.
         unsafe { libc::write(terminal.as_raw_fd(), address as *const libc::c_void, 1) };
@@ -170,8 +168,7 @@ async fn locked_settings_of_a_terminal_delay_no_other_process() {
     };
     let service = TestService::start();
     let mut client = service.client().await;
-    let process = begin(&mut client, "a", on_terminal(argv(&["sleep", "600"]))).await;
-    let terminal = open_terminal(process.pid).unwrap();
+    let terminal = begin_on_terminal(&mut client).await;
     let mut settings = tcgetattr(&terminal).unwrap();
     settings.make_raw();
     tcsetattr(&terminal, OptionalActions::Now, &settings).unwrap();
