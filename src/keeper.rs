@@ -28,6 +28,7 @@ mod locked_pipe;
 mod memory;
 mod notify;
 mod output;
+mod owner_wait;
 mod poller;
 mod pulse;
 mod raw;
@@ -53,6 +54,7 @@ use std::time::Instant;
 use rustix::fs::{Mode, OFlags};
 
 use crate::process::Launch;
+use owner_wait::OwnerWait;
 use poller::{EventFlags, Poller, Token};
 use server::{Source, Started};
 use spawn::Spawner;
@@ -159,6 +161,7 @@ impl Ground {
             kills: Vec::new(),
             look: None,
             exit_search: None,
+            owner_wait: OwnerWait::new(Instant::now()),
             stalled: Vec::new(),
             retry_at: None,
             sweep_due: false,

@@ -11,7 +11,7 @@ use super::held::OwnChildren;
 use super::kill::Kill;
 use super::reap::{self, Zombie};
 use super::server::Source;
-use super::tree::{self, Member, Pass, Walk, Which};
+use super::tree::{self, Member, Pass, UNKNOWN_OWNER_TIMEOUT, Walk, Which};
 use super::turns::{BUDGET, KILL_TICK, Keeper, wall_clock};
 use crate::process::Exit;
 use crate::protocol::pb;
@@ -83,7 +83,7 @@ impl Keeper {
         while let Some(zombie) = reap::peek() {
             if let Some(key) = self.held.by_pid(zombie.pid) {
                 let Some(lingering) = self.find_lingering(key, zombie.pid, begin + BUDGET) else {
-                    self.sweep_due = true;
+                    self.sweep_due = self.owner_wait.next_look().is_none();
                     return;
                 };
                 self.finish(key, zombie, &lingering);
@@ -121,12 +121,13 @@ impl Keeper {
         self.last_sweep = Instant::now();
     }
 
-    /// When cgroups that could not be removed are tried again: whoever was the last there may have
-    /// been nobody whose end the keeper is told of.
+    /// When an exit looks at orphans again, or cgroups that could not be removed are tried again: the
+    /// last process there may have been one whose exit the keeper is not told of.
     pub(super) fn late_sweep_due(&self) -> Option<Instant> {
         let no_leaves = self.cgroups.as_ref().is_none_or(|cgroups| cgroups.remaining.is_empty());
         let none = no_leaves && self.controllers.remaining.is_empty();
-        (!none).then(|| self.last_sweep + LATE_SWEEP)
+        let removal = (!none).then(|| self.last_sweep + LATE_SWEEP);
+        self.owner_wait.next_look().into_iter().chain(removal).min()
     }
 
     fn finish(&mut self, key: u64, zombie: Zombie, lingering: &[Member]) {
@@ -172,11 +173,17 @@ impl Keeper {
     /// number of orphans, and zombies that their parents do not reap. None: the search continues in
     /// the next turn.
     fn find_lingering(&mut self, key: u64, pid: i32, until: Instant) -> Option<Vec<Member>> {
-        let mut search = match self.exit_search.take() {
-            Some((of, search)) if of == pid => search,
-            _ if self.has_no_descendant(key) => return Some(Vec::new()),
-            _ if self.forest.knows_all(&self.own_children()) => self.walk_lingering(key),
-            _ => ExitSearch::Orphans(self.forest.begin_pass(Which::New)),
+        let under_way = self.exit_search.take_if(|(of, _)| *of == pid);
+        if under_way.is_none() {
+            // The exit of an older process comes first.
+            self.exit_search = None;
+            self.owner_wait.end(Instant::now());
+        }
+        let mut search = match under_way {
+            Some((_, search)) => search,
+            None if self.has_no_descendant(key) => return Some(Vec::new()),
+            None if self.knows_owners() => self.walk_lingering(key),
+            None => ExitSearch::Orphans(self.forest.begin_pass(Which::New)),
         };
         loop {
             let done = match &mut search {
@@ -196,11 +203,36 @@ impl Keeper {
                     self.exit_search = Some((pid, unfinished));
                     return None;
                 }
+                ExitSearch::Orphans(_) if self.wait_for_owners(key) => {
+                    let pass = self.forest.begin_pass(Which::New);
+                    self.exit_search = Some((pid, ExitSearch::Orphans(pass)));
+                    return None;
+                }
                 ExitSearch::Orphans(_) if self.has_no_descendant(key) => return Some(Vec::new()),
                 ExitSearch::Orphans(_) => self.walk_lingering(key),
                 ExitSearch::Members(walk) => return Some(walk.members),
             };
         }
+    }
+
+    /// Whether the owner of each of the keeper's children is known.
+    fn knows_owners(&self) -> bool {
+        self.forest.knows_all(&self.own_children()) && self.forest.unknown_since().is_none()
+    }
+
+    /// Waits until owners are known, if the exit of this process may. In the middle of an exec, an
+    /// orphan has no environment, and without a leaf nothing else says whose it is.
+    fn wait_for_owners(&mut self, key: u64) -> bool {
+        let now = Instant::now();
+        let is_new = |since| now.duration_since(since) < UNKNOWN_OWNER_TIMEOUT;
+        let may_become_known = !self.forest.knows_all(&self.own_children())
+            || self.forest.unknown_since().is_some_and(is_new);
+        let has_leaf = self.held.get(key).is_none_or(|held| held.leaf.is_some());
+        let waits = may_become_known && !has_leaf && self.owner_wait.extend(now);
+        if !waits {
+            self.owner_wait.end(now);
+        }
+        waits
     }
 
     /// Begins to search for living descendants, once it is known whose the orphans are.

@@ -39,8 +39,8 @@ const PF_FORKNOEXEC: u32 = 0x40;
 /// Longest id that is remembered of an orphan: longer than any that a process can have.
 const MAX_ID_REMEMBERED: usize = 1024;
 
-/// How long an orphan whose environment cannot be read is taken for a descendant of any process.
-const UNREADABLE_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long an orphan whose owner is unknown is taken for a descendant of any process.
+pub(super) const UNKNOWN_OWNER_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Finds descendants.
 pub(super) struct Forest {
@@ -78,8 +78,8 @@ enum Owner {
     Earlier,
     /// It has ended, and has no environment any more. Its children are orphans themselves by now.
     Ended,
-    /// It is about to end: its environment is gone, but it has its children yet.
-    Exiting,
+    /// It has been about to end since then: its environment is gone, but it has its children yet.
+    Exiting(Instant),
     /// It is in a leaf that no held process has.
     UnknownLeaf,
     /// Its environment names no process that the keeper holds. It is searched once: an exec brings
@@ -94,6 +94,14 @@ impl Owner {
     /// Another look may find another owner.
     fn may_change(&self) -> bool {
         !matches!(self, Owner::Process(_) | Owner::Earlier | Owner::Ended)
+    }
+
+    /// Since when nothing says who the owner is.
+    fn unknown_since(&self) -> Option<Instant> {
+        match self {
+            Owner::Unreadable(since) | Owner::Exiting(since) => Some(*since),
+            _ => None,
+        }
     }
 }
 
@@ -119,9 +127,9 @@ pub(super) struct Pass {
 /// The orphans that a pass places.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Which {
-    /// Those that came since the last pass.
+    /// Those that came since the last pass, and those whose owner was unknown then.
     New,
-    /// Those whose owner is not known, too.
+    /// Also those that may have become known by another environment since.
     Unplaced,
 }
 
@@ -224,8 +232,10 @@ impl Forest {
         until: Option<Instant>,
     ) -> bool {
         while let Some(pid) = pass.children.pop() {
-            let again = pass.which == Which::Unplaced;
-            let done = |orphan: &Orphan| !(again && orphan.owner.may_change());
+            let done = |orphan: &Orphan| match pass.which {
+                Which::New => orphan.owner.unknown_since().is_none(),
+                Which::Unplaced => !orphan.owner.may_change(),
+            };
             if known.is_own(pid) || self.environs.owns(pid) {
                 // A child that is being started is listed a moment before its pid is known here.
                 self.orphans.remove(&pid);
@@ -289,10 +299,11 @@ impl Forest {
     fn find_named(&mut self, pid: i32, stat: &Stat, known: &impl Known) -> Owner {
         let before = self.orphans.get(&pid).filter(|orphan| orphan.start == stat.start);
         let before = before.map(|orphan| orphan.owner.clone());
-        let (searched, unreadable_since) = match before {
-            Some(Owner::NotNamed(searched)) => (Some(searched), None),
-            Some(Owner::Unreadable(since)) => (None, Some(since)),
-            _ => (None, None),
+        let unknown_since = before.as_ref().and_then(Owner::unknown_since);
+        let unknown_since = || unknown_since.unwrap_or_else(Instant::now);
+        let searched = match before {
+            Some(Owner::NotNamed(searched)) => Some(searched),
+            _ => None,
         };
         let mut searched = searched.filter(|searched| searched.environ == stat.environ);
         let is_new = searched.is_none();
@@ -306,13 +317,12 @@ impl Forest {
         if is_new {
             // That it names no process counts if it had the same memory all the time.
             match Stat::read(pid) {
-                Some(after) if after.is_exiting() => return Owner::Exiting,
+                Some(after) if after.is_exiting() => return Owner::Exiting(unknown_since()),
                 Some(after) if after.environ == stat.environ => {}
                 _ => searched = None,
             }
         }
-        let unreadable = || Owner::Unreadable(unreadable_since.unwrap_or_else(Instant::now));
-        searched.map_or_else(unreadable, Owner::NotNamed)
+        searched.map_or_else(|| Owner::Unreadable(unknown_since()), Owner::NotNamed)
     }
 
     /// Searches the environment of an orphan for the cookie. None: it is in the middle of an exec, and
@@ -390,10 +400,15 @@ impl Forest {
     /// Of every orphan it is known whose it is, or it has not said so for long.
     pub(super) fn all_judged(&self, now: Instant) -> bool {
         self.orphans.values().all(|orphan| match orphan.owner {
-            Owner::Unreadable(since) => now.duration_since(since) >= UNREADABLE_TIMEOUT,
-            Owner::Exiting => false,
+            Owner::Unreadable(since) => now.duration_since(since) >= UNKNOWN_OWNER_TIMEOUT,
+            Owner::Exiting(_) => false,
             _ => true,
         })
+    }
+
+    /// Since when the owner is unknown of the orphan whose owner became unknown last.
+    pub(super) fn unknown_since(&self) -> Option<Instant> {
+        self.orphans.values().filter_map(|orphan| orphan.owner.unknown_since()).max()
     }
 
     /// The orphans that belong to a process.

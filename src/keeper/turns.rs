@@ -16,6 +16,7 @@ use super::held::{OwnChildren, Table};
 use super::kill::Kill;
 use super::link::Link;
 use super::output::{Output, Pause, Pumped};
+use super::owner_wait::OwnerWait;
 use super::poller::{EventFlags, Poller, Token};
 use super::server::Source;
 use super::spawn::Spawner;
@@ -73,6 +74,7 @@ pub(super) struct Keeper {
     pub(super) all_children_judged: Option<bool>,
     /// The search for descendants that the end of a process waits for, and its pid.
     pub(super) exit_search: Option<(i32, ending::ExitSearch)>,
+    pub(super) owner_wait: OwnerWait,
     /// Processes with an output that found no ring.
     pub(super) stalled: Vec<u64>,
     /// When the busy, the stalled and a throttled link are to be tried again.

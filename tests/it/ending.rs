@@ -289,7 +289,7 @@ async fn a_server_that_comes_after_the_end_is_told_of_it() {
     drop(server);
     let pid = Pid::from_raw(spawned.pid.cast_signed()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-    until("it is gone", || !alive(spawned.pid)).await;
+    until("it was reaped", || state(spawned.pid).is_none()).await;
     let server = keeper.connect().await;
     let [adopted] = &server.adopted[..] else { panic!("{:?}", server.adopted) };
     let status = adopted.exit.as_ref().map(|exit| exit.status);

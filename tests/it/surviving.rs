@@ -191,7 +191,7 @@ async fn a_kill_that_was_asked_for_goes_on_without_its_server() {
         kill.abort();
         stubborn.pid
     };
-    until("it is gone", || !alive(pid)).await;
+    until("it was reaped", || state(pid).is_none()).await;
     let server = keeper.connect().await;
     assert!(server.adopted[0].exit.is_some());
 }

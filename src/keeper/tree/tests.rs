@@ -314,8 +314,12 @@ fn orphan_that_is_about_to_end_may_have_children() {
     // No process can close the FIFO meanwhile: the exit takes as long.
     let locked = LockedPipe::lock(own_end.into());
     stdin.write_all(b"\n").unwrap();
-    place_until(&mut forest, pid, |owner| *owner == Owner::Exiting);
-    assert!(!forest.all_judged(Instant::now() + 2 * UNREADABLE_TIMEOUT));
+    place_until(&mut forest, pid, |owner| matches!(owner, Owner::Exiting(_)));
+    assert!(!forest.all_judged(Instant::now() + 2 * UNKNOWN_OWNER_TIMEOUT));
+    // It counts as unknown since the first look.
+    let since = forest.unknown_since().unwrap();
+    place_until(&mut forest, pid, |owner| matches!(owner, Owner::Exiting(_)));
+    assert_eq!(forest.unknown_since(), Some(since));
     locked.unlock(b'x');
     place_until(&mut forest, pid, |owner| *owner == Owner::Ended);
     assert!(forest.all_judged(Instant::now()));

@@ -66,3 +66,23 @@ async fn kill_reads_the_environments_of_strangers_once() {
     assert!(again < MAX_READ_AGAIN, "{again} bytes");
     assert_eq!(sleeping(), ORPHANS, "they are not those of the processes that were killed");
 }
+
+#[tokio::test]
+async fn exit_lists_a_descendant_in_the_middle_of_an_exec() {
+    if !have(&["setsid"]) {
+        return;
+    }
+    // With cgroups no environment is read.
+    let keeper = if is_root() { TestKeeper::start_without_cgroups() } else { TestKeeper::start() };
+    let mut server = keeper.connect().await;
+    let script = keeper.directory.path().join("again");
+    executable(&script, "#!/bin/sh\nexec \"$0\"\n");
+    // While it executes a program it has no environment for a moment.
+    let line = format!("setsid {} </dev/null >/dev/null 2>&1 & exit 0", script.display());
+    for attempt in 0..300 {
+        let parent = server.sh(&line, PIPES).await;
+        let lingering = server.exit(parent.key).await.lingering;
+        assert_eq!(lingering.len(), 1, "attempt {attempt}");
+        soon(server.keeper.kill_tree(parent.key, libc::SIGKILL)).await.unwrap();
+    }
+}
