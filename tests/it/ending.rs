@@ -144,7 +144,7 @@ async fn usage_is_that_of_the_process_and_of_those_it_waited_for() {
         usages.push(server.run(launch).await.0.usage);
     }
     let [idle, busy, large] = usages[..] else { unreachable!() };
-    assert!(busy.user_micros > 10_000 && busy.user_micros > 3 * idle.user_micros, "{busy:?}");
+    assert!(busy.user_micros > 10_000 && busy.user_micros > idle.user_micros, "{busy:?}");
     assert!(busy.user_micros < 60_000_000, "{busy:?}");
     assert!((64 << 20..1 << 30).contains(&large.max_rss_bytes), "{large:?}");
     assert!((64 << 10..64 << 20).contains(&idle.max_rss_bytes), "{idle:?}");

@@ -529,12 +529,13 @@ pub fn give_lease_back(file: &File) {
 
 /// Pids of the zombies that are children of a process.
 pub fn zombies(parent: u32) -> Vec<u32> {
-    children(parent).into_iter().filter(|pid| !alive(*pid)).collect()
+    children(parent).into_iter().filter(|pid| matches!(state(*pid), Some('Z' | 'X'))).collect()
 }
 
 /// Pids of the children of a process, zombies too, without the helpers of a keeper.
 pub fn children(parent: u32) -> Vec<u32> {
-    pids().filter(|pid| is_child(*pid, parent) && !is_helper(*pid, parent)).collect()
+    // In this order: a helper that has been reaped has no name, but is no child either.
+    pids().filter(|pid| !is_helper(*pid, parent) && is_child(*pid, parent)).collect()
 }
 
 /// Pids of the helpers of a keeper.
@@ -627,9 +628,10 @@ pub fn limit(command: &mut Command, resource: rustix::process::Resource, value: 
     }
 }
 
-/// Writes a file that can be executed.
+/// Writes a file that can be executed. Another process writes it: one that a thread of this process forks
+/// meanwhile would have it open for writing.
 pub fn executable(path: &Path, content: &str) {
-    use std::os::unix::fs::PermissionsExt;
-    std::fs::write(path, content).unwrap();
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut write = Command::new("sh");
+    write.args(["-c", "printf %s \"$1\" >\"$2\" && chmod 755 \"$2\"", "sh", content]).arg(path);
+    assert!(write.status().unwrap().success());
 }

@@ -76,7 +76,7 @@ async fn one_that_is_about_to_be_restarted_is_typed_to_when_it_runs_again() {
     let mut client = service.client().await;
     let line = "stty -echo; echo ready; read -r word; echo \"heard $word\"";
     let mut spec = restarted(pb::restart::Policy::Always, on_terminal(shell(line)));
-    spec.restart.as_mut().unwrap().backoff_min = Some(millis(2000));
+    spec.restart.as_mut().unwrap().backoff_min = Some(millis(8000));
     begin_ready(&mut client, "p", spec).await;
     let input = Some(pb::write_stdin_request::Input::Text("one\r".into()));
     let write = pb::WriteStdinRequest { id: "p".into(), input, ..Default::default() };

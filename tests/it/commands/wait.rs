@@ -115,8 +115,8 @@ fn the_readiness_example_of_the_help_works() {
     }
     let service = TestService::start();
     let help = printed(service.procyard(&["wait", "--help"]));
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let script = example(&help, "procyard run", "procyard wait --prints", free);
+    let port = crate::support::free_port();
+    let script = example(&help, "procyard run", "procyard wait --prints", port);
     let mut shell = in_shell(&service, &script);
     // The directory that is served is the service's own; a name leads to the program.
     let bin = service.directory.path().join("bin");

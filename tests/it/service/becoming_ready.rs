@@ -142,7 +142,7 @@ async fn what_is_not_ready_in_time_is_ended_and_says_why() {
     let mut client = service.client().await;
     let spec = shell("trap 'exit 5' TERM; echo up; while :; do sleep 0.05; done");
     // Time for a shell to set its trap before.
-    let readiness = soon_ready(3000, by_words("never said"));
+    let readiness = soon_ready(8000, by_words("never said"));
     let answer = start_until_ready(&mut client, "a", when_ready(readiness, spec)).await;
     let wait = answer.wait.unwrap();
     assert!(!wait.met && !wait.timed_out);
@@ -150,7 +150,7 @@ async fn what_is_not_ready_in_time_is_ended_and_says_why() {
     let exit = exit(&process);
     assert_eq!((exit.cause(), exit.outcome()), (Cause::ReadinessFailed, Outcome::Failed));
     assert_eq!(exit.code, Some(5), "it was asked to end, not killed");
-    let message = "not ready: exited with code 5: no output matched \"never said\" within 3s";
+    let message = "not ready: exited with code 5: no output matched \"never said\" within 8s";
     assert_eq!(exit.message, message);
     let told = [Kind::Started, Kind::Stopping, Kind::Completed];
     assert_eq!(story(&mut client, "a").await, told);
@@ -169,7 +169,7 @@ async fn why_a_command_did_not_succeed_is_said() {
     ];
     for (id, readiness, _) in &cases {
         // Time for a command to be tried before.
-        let readiness = soon_ready(3000, readiness.clone());
+        let readiness = soon_ready(8000, readiness.clone());
         begin(&mut client, id, when_ready(readiness, shell("exec sleep 600"))).await;
     }
     for (id, _, said) in cases {

@@ -50,7 +50,7 @@ async fn a_process_whose_time_is_over_is_stopped_as_its_spec_says() {
     let service = TestService::start();
     let mut client = service.client().await;
     // Time for a shell to set its trap before.
-    let limited = |spec| pb::Spec { timeout: Some(millis(3000)), ..spec };
+    let limited = |spec| pb::Spec { timeout: Some(millis(8000)), ..spec };
     let line = "trap 'echo asked; exit 9' USR1; while :; do sleep 0.01; done";
     let polite = limited(stopped_by("USR1", 60_000, shell(line)));
     let mut other = client.clone();

@@ -119,7 +119,9 @@ fn limit_processes(service: &TestService, most: u64) {
             // Root may be without the capability to change another's limits.
             command.uid(NOBODY).gid(NOBODY);
         }
-        assert!(command.status().unwrap().success());
+        let limited = command.status().unwrap().success();
+        // A surplus helper may have ended.
+        assert!(limited || !helpers(keeper).contains(&pid) && ![keeper, server].contains(&pid));
     }
 }
 

@@ -59,10 +59,10 @@ async fn who_ignores_the_signal_is_killed_after_the_grace_period_and_not_before(
     let service = TestService::start();
     let mut client = service.client().await;
     let line = "trap 'echo asked' TERM; echo ready; while :; do sleep 0.01; done";
-    begin_ready(&mut client, "a", stopped_by("TERM", 2000, shell(line))).await;
+    begin_ready(&mut client, "a", stopped_by("TERM", 5000, shell(line))).await;
     let begin = std::time::Instant::now();
     let answer = killed(&mut client, kill("a")).await;
-    assert!(begin.elapsed() >= std::time::Duration::from_millis(2000));
+    assert!(begin.elapsed() >= std::time::Duration::from_millis(5000));
     assert_eq!(how(&answer), (Some(9), Cause::Killed));
     let read = pb::ReadRequest { id: "a".into(), ..Default::default() };
     let read = soon(client.read(read)).await.unwrap().into_inner();

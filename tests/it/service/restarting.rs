@@ -91,12 +91,12 @@ async fn a_timeout_that_comes_while_there_is_no_server_stops_as_the_spec_says() 
     let mut client = service.client().await;
     let line = "trap 'echo asked; exit 9' USR1; echo ready; while :; do sleep 0.01; done";
     let spec = stopped_by("USR1", 60_000, shell(line));
-    let spec = pb::Spec { timeout: Some(millis(1000)), ..spec };
+    let spec = pb::Spec { timeout: Some(millis(5000)), ..spec };
     begin_ready(&mut client, "a", spec).await;
     let server = service.server_pid();
     kill_pid(server, libc::SIGSTOP);
     let begin = Instant::now();
-    until("its time is over", || begin.elapsed() > Duration::from_millis(1100)).await;
+    until("its time is over", || begin.elapsed() > Duration::from_millis(5100)).await;
     kill_pid(server, libc::SIGKILL);
     let mut client = service.client().await;
     let process = ended(&mut client, "a").await;

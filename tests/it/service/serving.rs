@@ -294,7 +294,7 @@ async fn a_kill_while_a_service_is_stopped_for_another_reason_ends_it_for_good()
     for (id, kill_the_server) in [("a", false), ("b", true)] {
         // Its time is over soon, and it takes no notice: it has set its trap before.
         let spec = restarted(Policy::Always, stubborn(3_600_000));
-        let spec = pb::Spec { timeout: Some(millis(3000)), service: id.into(), ..spec };
+        let spec = pb::Spec { timeout: Some(millis(8000)), service: id.into(), ..spec };
         let mut client = service.client().await;
         begin(&mut client, id, spec).await;
         let mut watcher = Watcher::since(&mut client, 0).await;

@@ -131,7 +131,8 @@ async fn who_starts_too_fast_is_told_when_to_come_again() {
     let waited = waits.max().expect("nobody was refused");
     begins(&mut b, "b1").await;
     tokio::time::sleep(waited).await;
-    begins(&mut a, "late").await;
+    // One of those at once may have passed last.
+    until_it_begins(&mut a, "late").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -179,11 +179,11 @@ async fn a_pause_begins_anew_with_every_output() {
     let service = TestService::start();
     let mut client = service.client().await;
     // It prints for longer than the pause, and would have to be held up for as long to fail.
-    let line = "i=0; while [ $i -lt 30 ]; do i=$((i+1)); echo $i; sleep 0.1; done; exec sleep 600";
+    let line = "i=0; while [ $i -lt 60 ]; do i=$((i+1)); echo $i; sleep 0.1; done; exec sleep 600";
     begin(&mut client, "p", shell(line)).await;
-    let answer = ask(&mut client, wait("p", until_quiet(2000))).await;
+    let answer = ask(&mut client, wait("p", until_quiet(5000))).await;
     assert_eq!(result(&answer), MET);
-    assert!(text(&answer.chunks, pb::Stream::Stdout).ends_with("\n30\n"), "it was not over");
+    assert!(text(&answer.chunks, pb::Stream::Stdout).ends_with("\n60\n"), "it was not over");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -111,7 +111,7 @@ async fn what_was_asked_for_by_who_has_left_has_its_line_as_well() {
     let known = KnowingService::start(&[("ci", "operator")]).await;
     let mut ci = known.caller("ci").await;
     let mut yard = known.service.client().await;
-    begin_ready(&mut yard, "a", stubborn(600)).await;
+    begin_ready(&mut yard, "a", stubborn(600_000)).await;
     let mut watcher = Watcher::since(&mut yard, 0).await;
     let asking = tokio::spawn(async move { ci.kill(kill("a")).await });
     watcher.next(pb::Kind::Stopping).await;

@@ -296,7 +296,7 @@ async fn handshakes_without_end_hold_up_nobody_and_are_let_go() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn handshakes_of_a_stranger_leave_a_caller_served() {
     const HANDSHAKES: usize = 200;
-    const CALLS: usize = 8;
+    const CALLS: usize = 3;
     let secure = Secure::start(&["--no-auth-loopback"]).await;
     let mut admin = secure.everywhere.unix().await;
     let call = |stream| http2::call(stream, "localhost", INFO, &pb::GetServerInfoRequest {});

@@ -124,8 +124,9 @@ async fn changes_have_audit_lines_though_their_calls_wait() {
         command.arg("--audit-file").arg(&audit);
     });
     let mut client = service.client().await;
-    let spec = with_stdin(shell("trap '' TERM; read line; echo got $line; exec sleep 600"));
-    begin(&mut client, "p", spec).await;
+    let spec =
+        with_stdin(shell("trap '' TERM; echo ready; read line; echo got $line; exec sleep 600"));
+    begin_ready(&mut client, "p", spec).await;
     let wait = Some(until_exit());
     let input = Some(pb::write_stdin_request::Input::Text("x\n".into()));
     let write = pb::WriteStdinRequest { id: "p".into(), input, wait, ..Default::default() };
@@ -139,7 +140,7 @@ async fn changes_have_audit_lines_though_their_calls_wait() {
     let mut killer = client.clone();
     let kill = pb::KillRequest { grace: Some(millis(600_000)), ..kill("p") };
     let killed = tokio::spawn(async move { killer.kill(kill).await });
-    while get(&mut client, "p").await.state() != pb::State::Stopping {}
+    soon(async { while get(&mut client, "p").await.state() != pb::State::Stopping {} }).await;
     service.signal(libc::SIGHUP);
     assert!(soon(killed).await.unwrap().is_err() && soon(waits).await.unwrap().is_err());
     until("the kill has its line", || {

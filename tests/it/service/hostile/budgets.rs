@@ -207,7 +207,7 @@ async fn large_inputs_of_many_attaches_on_one_connection_arrive() {
     const PROCESSES: usize = 40;
     // They exceed the window of the connection when each fills that of its call, and their inputs the budget.
     const ATTACHES: usize = 160;
-    const INPUT: usize = MEBIBYTE / 4;
+    const INPUT: usize = 192 << 10;
     let service = TestService::start_with(|command| {
         command.args(["--caller-max-bytes", &(12 * MEBIBYTE).to_string()]);
     });

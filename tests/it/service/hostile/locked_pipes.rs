@@ -8,7 +8,7 @@ use crate::support::{Gate, have, soon, until};
 const LOCKING: usize = 6;
 
 /// Prints `1`, then passes on to stdout what a child writes to a socket: `2`, after it has read from the
-/// gate. Meanwhile stdout and stdin are locked.
+/// gate. Meanwhile stdout and stdin are locked. A file has a byte of each that has printed.
 fn locking(gate: &Gate) -> pb::Spec {
     let splice = libc::SYS_splice;
     let program = format!(
@@ -18,10 +18,16 @@ fn locking(gate: &Gate) -> pb::Spec {
          if (!fork) {{ open(my $stdin, '>', '/proc/self/fd/0'); close(STDOUT); close(STDERR); \
              socketpair(my $never, my $closed, AF_UNIX, SOCK_STREAM, 0) or die; \
              syscall({splice}, fileno($never), 0, fileno($stdin), 0, 1, 0); exit }} \
-         syswrite(STDOUT, '1'); syscall({splice}, fileno($from), 0, 1, 0, 1, 0)",
-        gate.path
+         syswrite(STDOUT, '1'); open(my $printed, '>>', '{}'); syswrite($printed, '1'); \
+         syscall({splice}, fileno($from), 0, 1, 0, 1, 0)",
+        gate.path,
+        printed_path(gate)
     );
     with_stdin(argv(&["perl", "-e", &program]))
+}
+
+fn printed_path(gate: &Gate) -> String {
+    format!("{}.printed", gate.path)
 }
 
 fn locking_id(n: usize) -> String {
@@ -52,6 +58,8 @@ async fn locked_pipes_delay_no_other_process() {
         let written = soon(client.write_stdin(write)).await.unwrap().into_inner();
         assert_eq!(written.accepted_bytes, 5);
     }
+    let printed_by = || std::fs::read(printed_path(&gate)).map_or(0, |bytes| bytes.len());
+    until("all have printed", || printed_by() == LOCKING).await;
     for n in 0..LOCKING {
         soon(client.kill(kill_at_once(&locking_id(n)))).await.unwrap();
     }
