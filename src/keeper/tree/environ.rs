@@ -66,7 +66,9 @@ impl ProcReader {
     /// `max_readers` may be stuck before no process can be looked at; each look may take so long.
     pub(in crate::keeper) fn new(max_readers: usize, timeout: Duration) -> ProcReader {
         let (readers, stuck) = (Vec::new(), Vec::new());
-        ProcReader { readers, max_readers, timeout, stuck, done_event: None }
+        // Made at once: a keeper that has done nothing yet has it already.
+        let done_event = helper::done_event().ok();
+        ProcReader { readers, max_readers, timeout, stuck, done_event }
     }
 
     /// Whether a child of the keeper is one of them.
