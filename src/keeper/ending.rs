@@ -83,6 +83,7 @@ impl Keeper {
         while let Some(zombie) = reap::peek() {
             if let Some(key) = self.held.by_pid(zombie.pid) {
                 let Some(lingering) = self.find_lingering(key, zombie.pid, begin + BUDGET) else {
+                    // A wait for owners has a time of its own.
                     self.sweep_due = self.owner_wait.next_look().is_none();
                     return;
                 };

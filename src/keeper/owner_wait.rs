@@ -1,7 +1,7 @@
 //! How long the exit of a process waits until the owner of each orphan is known.
 //!
-//! Programs of one caller can see to it that the owner of some orphan is always unknown. They delay
-//! the exits of other callers, which therefore wait for a share of all time only.
+//! The programs of one caller can keep the owner of some orphan unknown all the time, and each exit
+//! that waits holds up all others. So exits wait for a share of all time only.
 
 use std::time::{Duration, Instant};
 

@@ -66,7 +66,7 @@ impl ProcReader {
     /// `max_readers` may be stuck before no process can be looked at; each look may take so long.
     pub(in crate::keeper) fn new(max_readers: usize, timeout: Duration) -> ProcReader {
         let (readers, stuck) = (Vec::new(), Vec::new());
-        // Made at once: a keeper that has done nothing yet has it already.
+        // Made at once, so that a look leaves no more descriptors open than there were before.
         let done_event = helper::done_event().ok();
         ProcReader { readers, max_readers, timeout, stuck, done_event }
     }
